@@ -1,0 +1,1 @@
+"""The process on a PC: command line, HTTP API, local chain, benchmarks."""

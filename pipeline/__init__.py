@@ -1,0 +1,1 @@
+"""Shards become a running model: wire, stage process, scheduler, sampler, tokenizer, head."""

@@ -1,0 +1,1 @@
+"""What a shard is and how one runs: package manifest, weight store, graph cut, stage runtimes."""

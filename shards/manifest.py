@@ -1,0 +1,161 @@
+"""The manifest of a model package: what the model is, and which bytes of its weights each layer needs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from shards.errors import PackageError
+
+FORMAT = 1
+"""Version of the package layout; a package with a larger one is refused."""
+
+PIECE_BYTES = 4 * 2**20
+"""Unit of verification: each file has one SHA-256 for every 4 MiB."""
+
+MANIFEST = "manifest.json"
+GRAPH = "openvino/graph.xml"
+WEIGHTS = "openvino/weights.bin"
+TOKENIZER = "tokenizer/openvino_tokenizer.xml"
+DETOKENIZER = "tokenizer/openvino_detokenizer.xml"
+
+_AGAIN = "Export the model again."
+
+Span = tuple[int, int]
+"""Bytes [start, end) of the weights file."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelFacts(_Frozen):
+    """What the planner, the scheduler and the tokenizer need to know of a model."""
+
+    name: str
+    architecture: str | None = Field(description="the source's own word for it; for people, never for code")
+    layers: int = Field(gt=0)
+    hidden_size: int = Field(gt=0)
+    kv_heads: int = Field(gt=0)
+    head_size: int = Field(gt=0, description="of the larger of key and value")
+    vocabulary: int = Field(gt=0, description="width of the logits")
+    context_length: int = Field(gt=0)
+    stop_tokens: tuple[int, ...]
+    bos_token: int | None = None
+    chat_template: str | None = None
+    bos_text: str = Field("", description="the text of the BOS token, for chat templates")
+    eos_text: str = Field("", description="the text of the EOS token, for chat templates")
+    hidden_dtype: str = Field("f32", description="element type of the hidden state at the cuts")
+    weights: str = Field(description="how the weights are stored, e.g. 'int4 sym, group 128'")
+
+
+class FileEntry(_Frozen):
+    """A file of the package: its path (posix, relative), size in bytes, and SHA-256 of each piece."""
+
+    path: str
+    size: int = Field(ge=0)
+    pieces: tuple[str, ...]
+
+
+class WeightSpans(_Frozen):
+    """Byte ranges of the weights file by who needs them; sorted, merged, half-open."""
+
+    shared: tuple[Span, ...] = Field(description="small constants every stage needs to read the graph")
+    embedding: tuple[Span, ...] = Field(description="the first stage besides its layers")
+    layers: tuple[tuple[Span, ...], ...] = Field(description="each decoder layer")
+    head: tuple[Span, ...] = Field(description="the tail besides its layers: final norm and head matrix")
+
+    def of_stage(self, first: int, end: int) -> tuple[Span, ...]:
+        """The merged ranges a stage with layers [first, end) needs."""
+        spans = [*self.shared]
+        for layer in self.layers[first:end]:
+            spans += layer
+        if first == 0:
+            spans += self.embedding
+        if end == len(self.layers):
+            spans += self.head
+        return merge(spans)
+
+
+class Manifest(_Frozen):
+    """`manifest.json` of a model package."""
+
+    format: int = FORMAT
+    facts: ModelFacts
+    spans: WeightSpans
+    files: tuple[FileEntry, ...]
+    source: dict[str, Any] = Field(default_factory=dict, description="where it came from; for people")
+    created_with: dict[str, str] = Field(default_factory=dict, description="versions of the tools that made it")
+
+    @property
+    def package_id(self) -> str:
+        """Names the content: equal for two packages exactly when every file is (SHA-256, hex)."""
+        names = json.dumps([f.model_dump() for f in sorted(self.files, key=lambda f: f.path)], sort_keys=True)
+        return hashlib.sha256(names.encode()).hexdigest()
+
+    def file(self, path: str) -> FileEntry:
+        """The entry of one file; raises PackageError if the package does not list it."""
+        for entry in self.files:
+            if entry.path == path:
+                return entry
+        raise PackageError(f"the manifest lists no {path}", where=MANIFEST, hint=_AGAIN)
+
+
+def merge(spans: list[Span]) -> tuple[Span, ...]:
+    """Sort ranges and join those that touch or overlap."""
+    merged: list[list[int]] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([start, end])
+    return tuple((start, end) for start, end in merged)
+
+
+def read(package: Path) -> Manifest:
+    """Read and check `package/manifest.json`.
+
+    Raises:
+        PackageError: missing, not a manifest, or written by a newer version of edge-agent.
+    """
+    path = package / MANIFEST
+    try:
+        raw = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise PackageError(
+            "there is no manifest here, so this is not a model package",
+            where=str(package),
+            hint="Make one with: edge-agent export SOURCE -o PACKAGE",
+        ) from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise PackageError(
+            f"the manifest cannot be read ({error})", where=str(path), hint="Export the model again."
+        ) from None
+    if not isinstance(raw, dict) or not isinstance(raw.get("format"), int):
+        raise PackageError("the manifest has no format number", where=str(path), hint=_AGAIN)
+    if raw["format"] > FORMAT:
+        raise PackageError(
+            f"the package has format {raw['format']}, this edge-agent reads up to {FORMAT}",
+            where=str(path),
+            hint="Update edge-agent, or export the model again with this version.",
+        )
+    try:
+        return Manifest.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(p) for p in first["loc"])
+        raise PackageError(
+            f"the manifest is damaged: {field}: {first['msg']}", where=str(path), hint="Export the model again."
+        ) from None
+
+
+def write(package: Path, manifest: Manifest) -> None:
+    """Write the manifest last and atomically: a folder without one is never taken for a package."""
+    path = package / MANIFEST
+    partial = path.with_suffix(".partial")
+    partial.write_text(manifest.model_dump_json(indent=1), "utf-8")
+    partial.replace(path)

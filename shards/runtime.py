@@ -1,0 +1,131 @@
+"""The stage runtime: one interface, several engines. A batch is ragged: rows of many sequences, flattened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+EngineName = Literal["openvino-paged", "openvino-stateful"]
+Mode = Literal["exact", "fast"]
+
+
+class StageConfig(BaseModel):
+    """Everything a stage process needs to load its layers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    package: Path
+    first_layer: int = Field(ge=0)
+    end_layer: int = Field(gt=0, description="one past the last layer")
+    engine: EngineName = "openvino-paged"
+    device: str = "CPU"
+    mode: Mode = "fast"
+    threads: int | None = Field(None, gt=0, description="inference threads; None: the engine chooses")
+    cores: tuple[int, ...] | None = Field(None, description="processor numbers the process is pinned to")
+    kv_tokens: int = Field(8192, gt=0, description="tokens the KV cache of this stage holds, all sequences together")
+    tune: bool = Field(True, description="in fast mode, try the properties that matter at load and keep the best")
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceRows:
+    """Rows of one sequence in a step.
+
+    `past` is the number of tokens of the sequence that stay in the KV cache; if more are cached, the rest is
+    forgotten: that **is** the rollback. `count` rows follow, at positions past .. past + count - 1. The tail
+    makes logits for the last `sample` of them (0 for a prefill chunk that is not the last).
+    """
+
+    sequence: int
+    past: int
+    count: int
+    sample: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A ragged step for one stage.
+
+    `x` is int64 token ids of shape [rows] on the first stage, float32 hidden states [rows, hidden size] on
+    the others; rows of the sequences follow one another in the order of `sequences`.
+    """
+
+    sequences: tuple[SequenceRows, ...]
+    x: NDArray[np.int64] | NDArray[np.float32]
+
+    @property
+    def wanted(self) -> NDArray[np.int32]:
+        """Indices of the rows that need logits."""
+        picked: list[int] = []
+        end = 0
+        for rows in self.sequences:
+            end += rows.count
+            picked.extend(range(end - rows.sample, end))
+        return np.array(picked, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeFacts:
+    """What a loaded stage says of itself."""
+
+    engine: EngineName
+    device: str
+    first_layer: int
+    end_layer: int
+    depth: int
+    hidden_size: int
+    vocabulary: int
+    block: int
+    """Tokens in a KV block: forks happen at multiples of it."""
+    kv_tokens: int
+    """Tokens the KV cache holds (a multiple of `block`)."""
+    properties: dict[str, str]
+    """Device properties in force, after tuning."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the stage embeds tokens."""
+        return self.first_layer == 0
+
+    @property
+    def is_tail(self) -> bool:
+        """Whether the stage makes logits."""
+        return self.end_layer == self.depth
+
+
+class StageRuntime(Protocol):
+    """A loaded stage. Used by one thread only."""
+
+    @property
+    def facts(self) -> RuntimeFacts:
+        """What the stage is."""
+        ...
+
+    def step(self, batch: Batch) -> NDArray[np.float32]:
+        """Run one ragged step.
+
+        A sequence is opened by its first rows, with `past` 0. Returns hidden states [rows, hidden size], or on
+        the tail logits [wanted rows, vocabulary]. The array is valid until the next call.
+
+        Raises:
+            StageError: a sequence is unknown, `past` is beyond what is cached, or the device failed. Nothing of
+                the batch is then in the cache of any sequence beyond its `past`.
+            CapacityError: the KV cache is full.
+        """
+        ...
+
+    def fork(self, source: int, target: int, length: int) -> None:
+        """Open `target` with the first `length` tokens of `source` (a multiple of the block), without copying."""
+        ...
+
+    def free(self, sequence: int) -> None:
+        """Forget a sequence; unknown ones are ignored, so that freeing twice is harmless."""
+        ...
+
+    def close(self) -> None:
+        """Release the device."""
+        ...

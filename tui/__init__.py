@@ -1,0 +1,1 @@
+"""The terminal screens; they talk to the head over HTTP only."""
