@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from shards.errors import PackageError
 
@@ -60,6 +60,15 @@ class FileEntry(_Frozen):
     size: int = Field(ge=0)
     pieces: tuple[str, ...]
 
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        # a manifest can come from another PC: it must not name files outside the package's folder
+        if any(part in ("", ".", "..") for part in self.path.split("/")) or set(self.path) & set("\\:"):
+            raise ValueError(f"{self.path!r} is not a path inside the package")
+        if len(self.pieces) != -(-self.size // PIECE_BYTES):
+            raise ValueError(f"{self.size} bytes have {-(-self.size // PIECE_BYTES)} pieces, not {len(self.pieces)}")
+        return self
+
 
 class WeightSpans(_Frozen):
     """Byte ranges of the weights file by who needs them; sorted, merged, half-open."""
@@ -68,6 +77,10 @@ class WeightSpans(_Frozen):
     embedding: tuple[Span, ...] = Field(description="the first stage besides its layers")
     layers: tuple[tuple[Span, ...], ...] = Field(description="each decoder layer")
     head: tuple[Span, ...] = Field(description="the tail besides its layers: final norm and head matrix")
+
+    def all(self) -> tuple[Span, ...]:
+        """The merged ranges of the whole model."""
+        return self.of_stage(0, len(self.layers))
 
     def of_stage(self, first: int, end: int) -> tuple[Span, ...]:
         """The merged ranges a stage with layers [first, end) needs."""
@@ -81,21 +94,58 @@ class WeightSpans(_Frozen):
         return merge(spans)
 
 
+class StageOf(_Frozen):
+    """Marks a stage folder: its graph is not the model's but already the cut stage."""
+
+    package_id: str = Field(description="of the package it was cut from")
+    first_layer: int = Field(ge=0)
+    end_layer: int = Field(gt=0)
+
+
 class Manifest(_Frozen):
-    """`manifest.json` of a model package."""
+    """`manifest.json` of a model package, or of a stage folder cut from one."""
 
     format: int = FORMAT
     facts: ModelFacts
     spans: WeightSpans
     files: tuple[FileEntry, ...]
+    stage: StageOf | None = Field(None, description="None: the whole model")
     source: dict[str, Any] = Field(default_factory=dict, description="where it came from; for people")
     created_with: dict[str, str] = Field(default_factory=dict, description="versions of the tools that made it")
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files together."""
+        return sum(entry.size for entry in self.files)
 
     @property
     def package_id(self) -> str:
         """Names the content: equal for two packages exactly when every file is (SHA-256, hex)."""
         names = json.dumps([f.model_dump() for f in sorted(self.files, key=lambda f: f.path)], sort_keys=True)
         return hashlib.sha256(names.encode()).hexdigest()
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        if len(self.spans.layers) != self.facts.layers:
+            raise ValueError(f"the model has {self.facts.layers} layers, spans of {len(self.spans.layers)} are given")
+        size = next((f.size for f in self.files if f.path == WEIGHTS), 0)
+        for start, end in self.spans.all():
+            if not 0 <= start <= end <= size:
+                raise ValueError(f"bytes {start}-{end} are not in the weights, which have {size}")
+        return self
+
+    def check_layers(self, first: int, end: int, *, where: Path) -> None:
+        """See that a stage with layers [first, end) can be loaded from here; raises PackageError if not."""
+        depth = self.facts.layers
+        if not 0 <= first < end <= depth:
+            raise PackageError(f"layers {first}-{end} were asked for, the model has 0-{depth}", where=str(where))
+        mine = self.stage
+        if mine is not None and (first, end) != (mine.first_layer, mine.end_layer):
+            raise PackageError(
+                f"this folder is the stage of layers {mine.first_layer}-{mine.end_layer}, {first}-{end} were asked for",
+                where=str(where),
+                hint="Use the model package for other layers.",
+            )
 
     def file(self, path: str) -> FileEntry:
         """The entry of one file; raises PackageError if the package does not list it."""

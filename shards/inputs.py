@@ -1,0 +1,43 @@
+"""Inputs of an infer request that keep their memory from step to step. Imports OpenVINO."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openvino as ov
+
+from shards.errors import StageError
+from shards.runtime import Batch, RuntimeFacts
+
+
+class InputBuffer:
+    """One input: a tensor bound to a request once, then resized and written in place.
+
+    Making and binding a tensor costs ten times what writing one does, and a step has eight inputs.
+    """
+
+    def __init__(self, request: ov.InferRequest, port: ov.Output) -> None:
+        empty = [0 if dim.is_dynamic else dim.get_length() for dim in port.partial_shape]
+        self._tensor = ov.Tensor(port.element_type, ov.Shape(empty))
+        self._data = self._tensor.data
+        request.set_tensor(port, self._tensor)
+
+    def write(self, values: Any, shape: tuple[int, ...]) -> None:
+        """Take `values` (anything numpy reads), as a tensor of `shape`."""
+        if shape != self._data.shape:
+            self._tensor.shape = list(shape)
+            self._data = self._tensor.data
+        self._data[...] = values
+
+
+def check_rows(batch: Batch, facts: RuntimeFacts) -> None:
+    """Raise a StageError unless the rows of a batch are what its sequences and the stage call for."""
+    expected = sum(rows.count for rows in batch.sequences)
+    shape = (expected,) if facts.is_first else (expected, facts.hidden_size)
+    if batch.x.shape != shape:
+        raise StageError(f"the batch has rows of shape {list(batch.x.shape)}, its sequences call for {list(shape)}")
+    for rows in batch.sequences:
+        if not 0 <= rows.sample <= rows.count:
+            raise StageError(f"{rows.sample} of {rows.count} rows were asked for", where=f"sequence {rows.sequence}")
+    if facts.is_first and expected and not 0 <= batch.x.min() <= batch.x.max() < facts.vocabulary:
+        raise StageError(f"a token id is outside the vocabulary of {facts.vocabulary}")

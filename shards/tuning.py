@@ -1,0 +1,142 @@
+"""Fast mode's tuning: at load, try the few properties that matter on one real layer, and keep the best.
+
+What suits depends on the processor and on how the weights are stored, by factors of up to three; no default is right
+for all. The answer is kept on disk. Imports OpenVINO.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import openvino as ov
+import psutil
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from shards.device import Properties, family
+from shards.errors import EdgeAgentError
+from shards.loading import cut, make_runtime
+from shards.manifest import Manifest
+from shards.runtime import StageConfig, StageRuntime
+from shards.timing import StepTimer, kv_tokens
+
+GROUP_SIZE, THREADS = "DYNAMIC_QUANTIZATION_GROUP_SIZE", "INFERENCE_NUM_THREADS"
+
+_GROUP_SIZES = (0, 32, 64, 128)
+_ROWS = (1, 8)
+_ROUNDS = 7
+_WORTHWHILE = 0.97
+"""A candidate must take less than this part of the default's time: the rest is noise."""
+
+
+class Tuned(BaseModel):
+    """What tuning found, as it is kept on disk."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    properties: dict[str, int]
+    """Only what differs from the plugin's defaults."""
+    milliseconds: dict[str, dict[int, float]]
+    """One layer's time by candidate and rows."""
+
+
+def tune(
+    core: ov.Core, graph: ov.Model, config: StageConfig, manifest: Manifest, base: Properties, cache: Path | None
+) -> Properties:
+    """Find the properties that make a stage fastest; `graph` (of the package) is not changed.
+
+    Args:
+        core: OpenVINO.
+        graph: The graph of the package.
+        config: The stage; tuning happens on the middle one of its layers.
+        manifest: Of the package.
+        base: The properties the stage is compiled with anyway.
+        cache: Folder of earlier results. One that is damaged, or cannot be written, is as good as none.
+    """
+    file = cache / f"tuned-{_key(core, config, manifest)}.json" if cache else None
+    if file:
+        with suppress(OSError, ValidationError):
+            return dict(Tuned.model_validate_json(file.read_bytes()).properties)
+    found = _measure(core, graph, config, manifest, base)
+    if file:
+        with suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            partial = file.with_suffix(f".{psutil.Process().pid}.partial")
+            partial.write_text(found.model_dump_json(indent=1), "utf-8")
+            partial.replace(file)
+    return dict(found.properties)
+
+
+def _measure(core: ov.Core, graph: ov.Model, config: StageConfig, manifest: Manifest, base: Properties) -> Tuned:
+    middle = (config.first_layer + config.end_layer) // 2
+    layer = cut(graph.clone(), manifest, middle, middle + 1)
+    small = config.model_copy(
+        update={"first_layer": middle, "end_layer": middle + 1, "kv_tokens": kv_tokens(sum(_ROWS), _ROUNDS)}
+    )
+
+    def load(extra: Properties) -> StageRuntime:
+        return make_runtime(core, layer.clone(), small, manifest.facts, base | extra)
+
+    milliseconds: dict[str, dict[int, float]] = {}
+    default = load({})
+    in_force = default.facts.properties
+    default.close()
+    chosen: dict[str, int] = {}
+    for name, values in _candidates(core, config, in_force):
+        tried: list[dict[str, int]] = [chosen]
+        tried += [chosen | {name: value} for value in values if str(value) != in_force.get(name)]
+        stages: list[tuple[dict[str, int], StageRuntime]] = []
+        for extra in tried:
+            with suppress(EdgeAgentError):  # a value that this device or these weights do not take
+                stages.append((extra, load(extra)))
+        times = _race([stage for _, stage in stages])
+        for (extra, stage), taken in zip(stages, times, strict=True):
+            milliseconds[json.dumps(extra)] = taken
+            stage.close()
+        ratios = [sum(taken[rows] / times[0][rows] for rows in _ROWS) / len(_ROWS) for taken in times]
+        if min(ratios) < _WORTHWHILE:
+            chosen = stages[ratios.index(min(ratios))][0]
+    return Tuned(properties=chosen, milliseconds=milliseconds)
+
+
+def _candidates(core: ov.Core, config: StageConfig, in_force: dict[str, str]) -> Iterable[tuple[str, tuple[int, ...]]]:
+    """Properties to try one after the other, each on top of the best of those before."""
+    if GROUP_SIZE in in_force:
+        yield GROUP_SIZE, _GROUP_SIZES
+    if family(config.device) == "CPU" and config.threads is None and config.cores is None:
+        counts = {psutil.cpu_count(logical=False), psutil.cpu_count()} - {None}
+        yield THREADS, tuple(sorted(count for count in counts if count))
+
+
+def _race(stages: list[StageRuntime]) -> list[dict[int, float]]:
+    """The fastest of several steps of each stage at each number of rows, taking turns so that noise hits all alike."""
+    results: list[dict[int, float]] = [{} for _ in stages]
+    for rows in _ROWS:
+        timers = [StepTimer(stage, rows) for stage in stages]
+        for _ in range(_ROUNDS):
+            for timer in timers:
+                timer.run()
+        for timer, taken in zip(timers, results, strict=True):
+            taken[rows] = timer.fastest
+            timer.close()
+    return results
+
+
+def _key(core: ov.Core, config: StageConfig, manifest: Manifest) -> str:
+    """Names what a result depends on: machine, model and OpenVINO, not which of the model's layers."""
+    package = manifest.stage.package_id if manifest.stage else manifest.package_id
+    facts = (
+        core.get_property(config.device, "FULL_DEVICE_NAME"),
+        psutil.cpu_count(logical=False),
+        psutil.cpu_count(),
+        config.device,
+        config.engine,
+        config.threads,
+        config.cores,
+        package,
+        ov.__version__,
+    )
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
