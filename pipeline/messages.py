@@ -127,7 +127,9 @@ class StageTiming:
     compute: float
     """Engine, and on the tail the sampler."""
     send: float
-    """Encoding and handing to the socket."""
+    """Encoding and handing to the socket (of the step before: a frame cannot carry the time of its own sending)."""
+    queued: float = 0.0
+    """From this step's arrival at the stage until the engine took it (busy with other steps)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,119 @@
+"""What an agent and its stage process say to each other: JSON lines over the process's own pipes.
+
+The order: start; progress...; ready or failed; open; bound; warnings...; stop. End of input means the agent is gone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from pipeline.link import KeyPair, Peer
+from pipeline.payload import PayloadKind
+from pipeline.wire import Limits
+from shards.errors import EdgeAgentError, StageError
+from shards.runtime import RuntimeFacts, StageConfig
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Start(_Message):
+    """Load these layers."""
+
+    kind: Literal["start"] = "start"
+    config: StageConfig
+    cache: Path | None = Field(None, description="folder for what tuning finds")
+
+
+class Connect(_Message):
+    """Take your place in the chain: listen for `welcome`, send to `next`, and work."""
+
+    kind: Literal["connect"] = "connect"
+    index: int = Field(ge=0, description="place in the chain, from 0")
+    keys: KeyPair
+    welcome: str = Field(description="public key of the end that sends to this stage")
+    next: Peer
+    limits: Limits
+    sends: PayloadKind = Field(description="how hidden states leave; without meaning on the tail")
+
+
+class Stop(_Message):
+    """Finish the step at hand and end."""
+
+    kind: Literal["stop"] = "stop"
+
+
+class Progress(_Message):
+    """Loading goes on."""
+
+    kind: Literal["progress"] = "progress"
+    what: str
+    done: float
+    total: float
+
+
+class Ready(_Message):
+    """The layers are loaded."""
+
+    kind: Literal["ready"] = "ready"
+    facts: RuntimeFacts
+
+
+class Bound(_Message):
+    """The stage listens here."""
+
+    kind: Literal["bound"] = "bound"
+    endpoint: str
+
+
+class Warned(_Message):
+    """Something was dropped; the stage works on."""
+
+    kind: Literal["warned"] = "warned"
+    text: str
+
+
+class Failed(_Message):
+    """The stage cannot go on; the process ends."""
+
+    kind: Literal["failed"] = "failed"
+    what: str
+    where: str | None = None
+    hint: str | None = None
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failed:
+        """The message for an error."""
+        if isinstance(error, EdgeAgentError):
+            return cls(what=error.what, where=error.where, hint=error.hint)
+        return cls(what=f"{type(error).__name__}: {error}", hint="This is a defect of edge-agent; please report it.")
+
+    def error(self, stage: str) -> StageError:
+        """The error for a message of the named stage."""
+        return StageError(self.what, where=f"{stage}: {self.where}" if self.where else stage, hint=self.hint)
+
+
+ToStage = Start | Connect | Stop
+FromStage = Progress | Ready | Bound | Warned | Failed
+
+_TO_STAGE: TypeAdapter[ToStage] = TypeAdapter(Annotated[ToStage, Field(discriminator="kind")])
+_FROM_STAGE: TypeAdapter[FromStage] = TypeAdapter(Annotated[FromStage, Field(discriminator="kind")])
+
+
+def line(message: ToStage | FromStage) -> str:
+    """A message as a line of text, with its end."""
+    return message.model_dump_json() + "\n"
+
+
+def to_stage(text: str) -> ToStage:
+    """Read a line from the agent; raises pydantic's ValidationError."""
+    return _TO_STAGE.validate_json(text)
+
+
+def from_stage(text: str) -> FromStage:
+    """Read a line from a stage process; raises pydantic's ValidationError."""
+    return _FROM_STAGE.validate_json(text)

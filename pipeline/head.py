@@ -1,0 +1,324 @@
+"""The head's decode loop: the only one there is. Steps go out, results come in, listeners hear events."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from time import monotonic, perf_counter
+from typing import Protocol
+
+import zmq
+
+from pipeline import sampling_checks, wire
+from pipeline.averages import Averages
+from pipeline.link import Receiver, Sender
+from pipeline.messages import Failed, Finished, Request, RequestEvent, StageTiming, StepResult, Usage
+from pipeline.scheduler import Scheduler, SchedulerSnapshot
+from pipeline.wire import Frame, Limits
+from shards.errors import EdgeAgentError, RequestError, StageError, WireError
+
+_log = logging.getLogger(__name__)
+
+Listener = Callable[[RequestEvent], None]
+"""Hears the events of one request, on the head's thread: it must not block."""
+
+STALL_SECONDS = 300.0
+"""A step that takes longer than this is taken for lost, and the chain with it."""
+
+_CLOSE_SECONDS = 2.0
+
+
+class Chain(Protocol):
+    """What the head needs of a chain. The sockets are the head's thread's alone from its start on."""
+
+    @property
+    def limits(self) -> Limits:
+        """Bounds of what travels."""
+        ...
+
+    @property
+    def receiver(self) -> Receiver:
+        """Where results arrive."""
+        ...
+
+    @property
+    def sender(self) -> Sender:
+        """Where steps leave to the first stage."""
+        ...
+
+    def on_failure(self, listener: Callable[[StageError], None]) -> None:
+        """Call `listener` when a stage has ended unasked."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSnapshot:
+    """What the head is doing. Times are moving averages over steps with rows, in microseconds."""
+
+    scheduler: SchedulerSnapshot
+    stages: tuple[StageTiming, ...]
+    wire: float
+    """A step's way round less what the stages account for: encoding, sockets and checks of every leg."""
+    head: float
+    """From a result's arrival until the next steps are on their way."""
+    listeners: float
+    """Handing out the events of a step, after that."""
+    dropped: int
+    """Frames that came but were not results the head waits for."""
+    failure: str | None
+    """Why the chain serves no more; None while it does."""
+
+
+class Head:
+    """Drives a chain with a scheduler, on a thread of its own.
+
+    `submit`, `cancel`, `snapshot` and `close` may be called from any thread. Every request ends in exactly one
+    Finished or Failed event.
+    """
+
+    def __init__(self, chain: Chain, scheduler: Scheduler, *, stall_seconds: float = STALL_SECONDS) -> None:
+        self._chain, self._scheduler, self._stall_seconds = chain, scheduler, stall_seconds
+        self._listeners: dict[str, Listener] = {}
+        self._commands: deque[Callable[[], Iterable[RequestEvent]]] = deque()
+        self._bell = _Bell()
+        self._in_flight: deque[_Sent] = deque()
+        self._averages = Averages()
+        self._dropped = 0
+        self._failure: EdgeAgentError | None = None
+        self._closing = self._ended = False
+        self._lock = threading.Lock()
+        """Held to take a command, so that none comes in after the last was done."""
+        self._thread = threading.Thread(target=self._run, name="head", daemon=True)
+        self._thread.start()
+        chain.on_failure(self._hear_of)
+
+    def submit(self, request: Request, listener: Listener) -> None:
+        """Take a request; its events come to `listener`. What the scheduler refuses comes as a Failed event.
+
+        Raises:
+            RequestError: a token id or a sampling field is impossible.
+            StageError: the chain has failed, or the head is closed.
+        """
+        limits = self._chain.limits
+        if request.prompt and not 0 <= min(request.prompt) <= max(request.prompt) < limits.vocabulary:
+            raise RequestError(
+                f"token ids lie in 0..{limits.vocabulary - 1}, these in {min(request.prompt)}..{max(request.prompt)}",
+                where="prompt",
+                hint="Use this model's tokenizer.",
+            )
+        sampling_checks.validate(request.sampling, limits.vocabulary)
+        try:
+            wire.check_sampling(request.sampling, limits)
+        except WireError as error:
+            raise RequestError(error.what, where=(error.where or "").rpartition(".")[2]) from None
+        if self._failure is not None:
+            raise self._failure
+        self._command(lambda: self._add(request, listener))
+
+    def cancel(self, request: str) -> None:
+        """End a request early; its last event is Finished("cancelled"). Unknown ones are ignored."""
+        self._command(lambda: self._scheduler.cancel(request, monotonic()))
+
+    def snapshot(self) -> HeadSnapshot:
+        """What the head is doing now."""
+        asked: Future[HeadSnapshot] = Future()
+
+        def answer() -> tuple[()]:
+            asked.set_result(self._snapshot())
+            return ()
+
+        if not self._command(answer):
+            return self._snapshot()  # the thread has ended, nothing changes any more
+        return asked.result()
+
+    def close(self) -> None:
+        """Cancel what is running and end the thread."""
+        self._command(self._close)
+        self._thread.join(_CLOSE_SECONDS)
+
+    def _command(self, command: Callable[[], Iterable[RequestEvent]]) -> bool:
+        """Have something done on the head's thread; False if that has ended."""
+        with self._lock:
+            if self._ended:
+                return False
+            self._commands.append(command)
+            self._bell.ring()
+            return True
+
+    def _hear_of(self, failure: StageError) -> None:
+        self._command(lambda: self._fail(failure))
+
+    # From here on everything runs on the head's thread.
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._chain.receiver.socket, zmq.POLLIN)
+        poller.register(self._bell.listener, zmq.POLLIN)
+        try:
+            while not self._closing:
+                poller.register(self._chain.sender.socket, 0 if self._chain.sender.is_ready else zmq.POLLOUT)
+                ready = dict(poller.poll(self._patience_ms()))
+                began = perf_counter()
+                events: list[RequestEvent] = []
+                if self._bell.listener in ready:
+                    self._bell.hush()
+                    self._do_commands(events)
+                results = self._take_results(events)
+                self._send_steps()
+                done = perf_counter()
+                self._deliver(events)
+                if results:
+                    self._averages.add_head(results, done - began, perf_counter() - done)
+        except Exception as error:
+            _log.exception("the head has failed")
+            self._failure = StageError(f"the head has failed ({error!r})", hint="Start the model again.")
+            # the scheduler may be what failed: it is not asked
+            self._deliver([Failed(request, self._failure, Usage(0, 0, 0)) for request in self._listeners])
+        finally:
+            self._end()
+
+    def _patience_ms(self) -> int | None:
+        """How long to wait for a result; fails the chain when that was too long."""
+        if not self._in_flight:
+            return None
+        first = self._in_flight[0]
+        left = first.time + self._stall_seconds - perf_counter()
+        if left <= 0:
+            what = f"step {first.number} has not come back for {self._stall_seconds:g} s"
+            self._deliver(self._fail(StageError(what, where="chain", hint="Start the model again.")))
+            return None
+        return int(1e3 * left) + 1
+
+    def _do_commands(self, events: list[RequestEvent]) -> None:
+        while self._commands:
+            events += self._commands.popleft()()
+
+    def _take_results(self, events: list[RequestEvent]) -> int:
+        """Take all results that are there; each time the next steps leave before anything else is done."""
+        count = 0
+        while (parts := self._chain.receiver.receive_nowait()) is not None:
+            try:
+                result = wire.decode_result(parts, self._chain.limits)
+            except WireError as error:
+                self._drop(str(error))
+                continue
+            if not any(sent.number == result.number for sent in self._in_flight):
+                self._drop(f"step {result.number} is not on its way")
+                continue
+            count += 1
+            # steps keep their order on the way, so those before this one will not come any more
+            while (sent := self._in_flight.popleft()).number != result.number:
+                lost = StepResult(sent.number, (), error=f"step {sent.number} was lost on its way")
+                events += self._scheduler.complete(lost, monotonic())
+            if sent.has_rows and result.error is None:
+                self._averages.add_step(perf_counter() - sent.time, result.timings)
+            events += self._scheduler.complete(result, monotonic())
+            self._send_steps()
+        return count
+
+    def _drop(self, why: str) -> None:
+        self._dropped += 1
+        _log.warning("dropped a result: %s", why)
+
+    def _send_steps(self) -> None:
+        sender = self._chain.sender
+        while self._failure is None and sender.is_ready and (step := self._scheduler.next_step(monotonic())):
+            frame = Frame(step.number, step.operations, step.rows, step.tokens)
+            sender.send(wire.encode(frame, self._chain.limits.epoch, "tokens"))
+            self._in_flight.append(_Sent(step.number, bool(step.rows), perf_counter()))
+
+    def _deliver(self, events: Iterable[RequestEvent]) -> None:
+        for event in events:
+            ends = isinstance(event, Finished | Failed)
+            listener = self._listeners.pop(event.request, None) if ends else self._listeners.get(event.request)
+            if listener is None:
+                continue
+            try:
+                listener(event)
+            except Exception:
+                _log.exception("a listener of request %s has failed; the request is cancelled", event.request)
+                self._listeners.pop(event.request, None)
+                self._scheduler.cancel(event.request, monotonic())
+
+    def _add(self, request: Request, listener: Listener) -> Iterable[RequestEvent]:
+        """Take a request; one that is refused has its end as the only event."""
+        try:
+            if self._failure is not None:
+                raise self._failure
+            self._scheduler.add(request, monotonic())
+        except EdgeAgentError as error:
+            listener(Failed(request.id, error, Usage(len(request.prompt), 0, 0)))
+        else:
+            self._listeners[request.id] = listener
+        return ()
+
+    def _fail(self, error: EdgeAgentError) -> Iterable[RequestEvent]:
+        self._failure = self._failure or error
+        self._in_flight.clear()
+        return self._scheduler.fail_all(self._failure, monotonic())
+
+    def _close(self) -> Iterable[RequestEvent]:
+        self._closing = True
+        self._failure = self._failure or StageError("the head is closed", hint="Start the model again.")
+        return [event for request in self._listeners for event in self._scheduler.cancel(request, monotonic())]
+
+    def _end(self) -> None:
+        """Take no more commands, and do those that came before."""
+        with self._lock:
+            self._ended = True
+        events: list[RequestEvent] = []
+        self._do_commands(events)
+        self._deliver(events)
+        self._chain.receiver.close()
+        self._chain.sender.close()
+        self._bell.close()
+
+    def _snapshot(self) -> HeadSnapshot:
+        averages = self._averages
+        return HeadSnapshot(
+            self._scheduler.snapshot(),
+            averages.stages,
+            averages.wire,
+            averages.head,
+            averages.listeners,
+            self._dropped,
+            None if self._failure is None else str(self._failure),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A step on its way, and when it left."""
+
+    number: int
+    has_rows: bool
+    time: float
+
+
+class _Bell:
+    """Wakes the head's thread out of its poll. `ring` under a lock, from any thread; the rest on the head's."""
+
+    def __init__(self) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=0)
+        self.listener = self._context.socket(zmq.PAIR)
+        self.listener.bind("inproc://bell")
+        self._striker = self._context.socket(zmq.PAIR)
+        self._striker.connect("inproc://bell")
+        self._rung = False
+
+    def ring(self) -> None:
+        if not self._rung:
+            self._rung = True
+            self._striker.send(b"")
+
+    def hush(self) -> None:
+        """Before the work that was rung for is looked at: what comes after that rings again."""
+        self.listener.recv()
+        self._rung = False
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)

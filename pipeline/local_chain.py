@@ -1,0 +1,212 @@
+"""A chain whose stages are processes of this computer."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Self
+
+import zmq
+
+from pipeline import stage_child
+from pipeline.control import Bound, Connect, FromStage, Progress, Ready, Start, Warned
+from pipeline.link import KeyPair, Peer, Receiver, Sender
+from pipeline.payload import PayloadKind
+from pipeline.stage_child import StageChild
+from pipeline.wire import Limits
+from shards.errors import ConfigurationError, StageError
+from shards.progress import Progress as Report
+from shards.progress import silent
+from shards.runtime import RuntimeFacts, StageConfig
+
+_log = logging.getLogger(__name__)
+
+_Events = SimpleQueue[tuple[StageChild, FromStage | StageError]]
+
+_MAX_OPERATIONS = 4096
+"""Operations of a step: everything a scheduler can free at once."""
+
+_POLL_SECONDS = 0.2
+"""How often a wait looks up, because on Windows a Ctrl-C does not interrupt it."""
+
+
+class LocalChain:
+    """Stages in processes of their own, connected in order, and the head's end of the links.
+
+    Make one with `start`. `limits` are those of the results that come back; `facts` has an entry for each stage.
+    """
+
+    def __init__(self, children: Sequence[StageChild], events: _Events) -> None:
+        self._children, self._events = children, events
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._failure: StageError | None = None
+        self._listeners: list[Callable[[StageError], None]] = []
+        self.facts: tuple[RuntimeFacts, ...]
+        self.limits: Limits
+        self.receiver: Receiver
+        self.sender: Sender
+
+    @classmethod
+    def start(
+        cls,
+        configs: Sequence[StageConfig],
+        *,
+        max_rows: int,
+        max_sequences: int,
+        epoch: int = 0,
+        hidden: PayloadKind = "f32",
+        cache: Path | None = None,
+        progress: Report = silent,
+    ) -> Self:
+        """Start the stages, load them all at once, and connect them.
+
+        Args:
+            configs: The stages in order; together all layers of a model.
+            max_rows: Most rows of a step.
+            max_sequences: Most sequences of a step.
+            epoch: Number of the chain's life.
+            hidden: How hidden states travel between stages.
+            cache: Folder for what tuning finds.
+            progress: Told how loading goes, on the calling thread.
+
+        Raises:
+            StageError: a stage could not load; the others have been ended.
+            ConfigurationError: the stages' layers do not follow one another.
+        """
+        _check_order(configs)
+        events: _Events = SimpleQueue()
+        children: list[StageChild] = []
+        chain = cls(children, events)
+        try:
+            for i, config in enumerate(configs):
+                name = f"stage {i + 1} of {len(configs)} (layers {config.first_layer}-{config.end_layer - 1})"
+                children.append(
+                    StageChild(name, Start(config=config, cache=cache), lambda child, heard: events.put((child, heard)))
+                )
+            chain.facts = chain._load(progress)
+            chain._connect(epoch, max_rows, max_sequences, hidden)
+        except BaseException:  # Ctrl-C too: no process is left behind
+            chain.close()
+            raise
+        threading.Thread(target=chain._watch, name="chain", daemon=True).start()
+        return chain
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens the smallest KV cache of the chain holds."""
+        return min(facts.kv_tokens for facts in self.facts)
+
+    @property
+    def block(self) -> int:
+        """Tokens of the largest KV block of the chain."""
+        return max(facts.block for facts in self.facts)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Numbers of the stage processes, in order."""
+        return tuple(child.pid for child in self._children)
+
+    def on_failure(self, listener: Callable[[StageError], None]) -> None:
+        """Call `listener` when a stage ends unasked, from a thread of the chain's; at once if one already has."""
+        with self._lock:
+            failure = self._failure
+            if failure is None:
+                self._listeners.append(listener)
+        if failure is not None:
+            listener(failure)
+
+    def close(self) -> None:
+        """End the stages; a step at hand may take two seconds to end. The head must have closed its sockets' use."""
+        self._closing.set()
+        stage_child.stop(self._children)
+        self._context.destroy(linger=0)
+
+    def _load(self, progress: Report) -> tuple[RuntimeFacts, ...]:
+        facts: dict[StageChild, RuntimeFacts] = {}
+        while len(facts) < len(self._children):
+            child, heard = self._next()
+            match heard:
+                case Progress(what=what, done=done, total=total):
+                    progress(f"{child.name}: {what}", done, total)
+                case Ready(facts=found):
+                    facts[child] = found
+        return tuple(facts[child] for child in self._children)
+
+    def _connect(self, epoch: int, max_rows: int, max_sequences: int, hidden: PayloadKind) -> None:
+        """From the head's own socket backwards, so that each end is there before anyone connects to it."""
+        self.limits = Limits(
+            epoch=epoch,
+            payload="tokens",
+            hidden_size=self.facts[0].hidden_size,
+            vocabulary=self.facts[-1].vocabulary,
+            kv_tokens=self.kv_tokens,
+            max_rows=max_rows,
+            max_sequences=max_sequences,
+            max_operations=_MAX_OPERATIONS,
+        )
+        head = KeyPair.new()
+        keys = [KeyPair.new() for _ in self._children]
+        self.receiver = Receiver(self._context, head, keys[-1].public, self.limits.part_bytes)
+        peer = Peer(endpoint=self.receiver.endpoint, public=head.public)
+        for i in reversed(range(len(self._children))):
+            child, before = self._children[i], keys[i - 1] if i else head
+            limits = self.limits if i == 0 else self.limits.model_copy(update={"payload": hidden})
+            child.tell(Connect(index=i, keys=keys[i], welcome=before.public, next=peer, limits=limits, sends=hidden))
+            peer = Peer(endpoint=self._bound(child), public=keys[i].public)
+        self.sender = Sender(self._context, head, peer)
+
+    def _bound(self, expected: StageChild) -> str:
+        while True:
+            child, heard = self._next()
+            if child is expected and isinstance(heard, Bound):
+                return heard.endpoint
+
+    def _next(self) -> tuple[StageChild, FromStage]:
+        """The next message while starting; raises the StageError of a process that has ended."""
+        while True:
+            try:
+                child, heard = self._events.get(timeout=_POLL_SECONDS)
+            except Empty:
+                continue
+            if isinstance(heard, StageError):
+                raise heard
+            return child, heard
+
+    def _watch(self) -> None:
+        """Hear the stages at work until the first of them ends."""
+        while True:
+            child, heard = self._events.get()
+            if isinstance(heard, Warned):
+                _log.warning("%s: %s", child.name, heard.text)
+            elif isinstance(heard, StageError):
+                break
+        if self._closing.is_set():
+            return
+        with self._lock:
+            self._failure = heard
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener(heard)
+
+
+def _check_order(configs: Sequence[StageConfig]) -> None:
+    if not configs or configs[0].first_layer != 0:
+        raise ConfigurationError("a chain begins with layer 0", where="stages")
+    for before, after in pairwise(configs):
+        if before.end_layer != after.first_layer:
+            raise ConfigurationError(
+                f"layers {before.first_layer} to {before.end_layer - 1} are followed by {after.first_layer}",
+                where="stages",
+            )

@@ -1,0 +1,191 @@
+"""The head's picture of the stages' KV cache: what fits, what can be shared, what must go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pipeline.messages import Fork, Free, Operation
+from shards.blocks import BlockTable
+from shards.runtime import SequenceRows
+
+
+@dataclass(eq=False, slots=True)
+class _Node:
+    """One block of tokens after the blocks of its parents."""
+
+    parent: _Node | None = None
+    tokens: tuple[int, ...] = ()
+    children: dict[tuple[int, ...], _Node] = field(default_factory=dict)
+    holders: dict[int, None] = field(default_factory=dict)
+    """Sequences that begin with this path, in order of coming."""
+
+
+class PrefixIndex:
+    """Finds a sequence that begins like a prompt: a tree with a block of tokens on each edge.
+
+    Prefix sharing by whole blocks is vLLM's (Kwon et al., 2023), the tree SGLang's (Zheng et al., 2023,
+    arXiv:2312.07104). Tokens are compared, not their hashes, so a collision can't leak another client's text.
+    """
+
+    def __init__(self, block: int) -> None:
+        self._block = block
+        self._root = _Node()
+        self._tips: dict[int, tuple[_Node, int]] = {}
+        """Where each sequence ends: its deepest node and how many tokens lead there."""
+
+    def longest(self, tokens: Sequence[int]) -> tuple[int | None, int]:
+        """The (sequence, length) that shares the most whole blocks with `tokens`; (None, 0) if none does."""
+        node, length = self._root, 0
+        while child := node.children.get(tuple(tokens[length : length + self._block])):
+            node, length = child, length + self._block
+        return next(iter(node.holders), None), length
+
+    def extend(self, sequence: int, tokens: Sequence[int], length: int) -> None:
+        """Learn that the first `length` tokens of a sequence can be forked from now on."""
+        node, known = self._tips.get(sequence, (self._root, 0))
+        if length - known < self._block:
+            return
+        for start in range(known, length - self._block + 1, self._block):
+            edge = tuple(tokens[start : start + self._block])
+            if edge not in node.children:
+                node.children[edge] = _Node(node, edge)
+            node = node.children[edge]
+            node.holders[sequence] = None
+            known += self._block
+        self._tips[sequence] = node, known
+
+    def remove(self, sequence: int) -> None:
+        """Forget a sequence; unknown ones are ignored."""
+        node, _ = self._tips.pop(sequence, (self._root, 0))
+        while node.parent is not None:
+            del node.holders[sequence]
+            if not node.holders:
+                del node.parent.children[node.tokens]
+            node = node.parent
+
+    def adds(self, sequence: int) -> bool:
+        """Whether a sequence holds a block of tokens that no other one holds."""
+        node, length = self._tips.get(sequence, (self._root, 0))
+        return length > 0 and len(node.holders) == 1
+
+
+class PrefixCache:
+    """Accounts for the KV blocks of running sequences, and keeps finished ones to fork from while there is room.
+
+    It tracks the stages in wire order: what it does is noted in `operations`, which stages apply in that order before
+    the rows of the next step. So a block that is given away here is free on every stage when its new rows get there,
+    and a source may be evicted right after it was forked. Blocks are taken whole, and a prompt takes all its blocks
+    when it is opened, so the stages never hold more than is accounted for here.
+
+    Args:
+        capacity: Blocks of the smallest stage.
+        block: Tokens of a block: the largest of the chain, a multiple of the others.
+        enabled: Whether anything is shared.
+    """
+
+    def __init__(self, capacity: int, block: int, enabled: bool = True) -> None:
+        self._block = block
+        self._enabled = enabled
+        self._table = BlockTable(capacity, block)
+        self._index = PrefixIndex(block)
+        self._kept: dict[int, None] = {}
+        """Finished sequences, least recently used first."""
+        self._pins = [0] * capacity
+        """How many running sequences hold each block."""
+        self._pinned = 0
+        """How many blocks a running sequence holds; all others are free or can be made so."""
+        self.operations: list[Operation] = []
+
+    @property
+    def capacity(self) -> int:
+        """Blocks there are."""
+        return self._table.capacity
+
+    @property
+    def pinned(self) -> int:
+        """Blocks that running sequences hold."""
+        return self._pinned
+
+    @property
+    def kept(self) -> int:
+        """Blocks that only finished sequences hold."""
+        return self.capacity - self._table.free_blocks - self._pinned
+
+    def blocks_for(self, tokens: int) -> int:
+        """Blocks that so many tokens of one sequence take."""
+        return -(-tokens // self._block)
+
+    def open(self, sequence: int, tokens: Sequence[int], spare: int) -> int | None:
+        """Begin a running sequence, from the longest prefix that is cached; at least one row is left to run.
+
+        Returns:
+            How many tokens need no row, or None if its blocks and `spare` more are not to be had (and nothing changed).
+        """
+        source, length = self._index.longest(tokens[:-1])
+        shared = self._table.blocks(source)[: length // self._block] if source is not None else []
+        fresh = self.blocks_for(len(tokens)) - len(shared)
+        if self._pinned + sum(not self._pins[block] for block in shared) + fresh + spare > self.capacity:
+            return None
+        if source is not None:
+            self._table.fork(source, sequence, length)
+            self.operations.append(Fork(source, sequence, length))
+            self._pin(shared)
+            if source in self._kept:
+                self._kept[source] = self._kept.pop(source)
+        self._take(sequence, fresh)
+        return length
+
+    def grow(self, sequence: int, length: int) -> bool:
+        """Make room for the first `length` tokens of a running sequence; False if running ones hold all there is."""
+        missing = self.blocks_for(length) - self._table.length(sequence) // self._block
+        if missing > 0:
+            if self._pinned + missing > self.capacity:
+                return False
+            self._take(sequence, missing)
+        return True
+
+    def sent(self, sequence: int, tokens: Sequence[int], length: int) -> None:
+        """Learn that the rows of the first `length` tokens are on their way, so that later steps can fork them."""
+        if self._enabled:
+            self._index.extend(sequence, tokens, length)
+
+    def finish(self, sequence: int) -> None:
+        """End a running sequence, and keep it if it has a prefix that no other sequence has."""
+        if self._index.adds(sequence):
+            self._unpin(sequence)
+            self._kept[sequence] = None
+        else:
+            self.free(sequence)
+
+    def free(self, sequence: int) -> None:
+        """End a sequence on every stage."""
+        if sequence in self._kept:
+            del self._kept[sequence]
+        else:
+            self._unpin(sequence)
+        self._index.remove(sequence)
+        self._table.free(sequence)
+        self.operations.append(Free(sequence))
+
+    def take_operations(self) -> tuple[Operation, ...]:
+        """What the next step must carry; they are not told twice."""
+        operations, self.operations = tuple(self.operations), []
+        return operations
+
+    def _take(self, sequence: int, blocks: int) -> None:
+        """Give a running sequence so many more blocks; the least recently used of the kept sequences make room."""
+        while self._table.free_blocks < blocks:
+            self.free(next(iter(self._kept)))
+        self._table.extend([SequenceRows(sequence, self._table.length(sequence), blocks * self._block)])
+        self._pin(self._table.blocks(sequence)[-blocks:])
+
+    def _pin(self, blocks: Sequence[int]) -> None:
+        for block in blocks:
+            self._pinned += not self._pins[block]
+            self._pins[block] += 1
+
+    def _unpin(self, sequence: int) -> None:
+        for block in self._table.blocks(sequence):
+            self._pins[block] -= 1
+            self._pinned -= not self._pins[block]

@@ -1,0 +1,57 @@
+"""A request on its way through the chain: its tokens, and which of them the stages have been sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pipeline.messages import Open, Request, Usage
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """The state of one request. Compared by identity.
+
+    Prompt and answer are one list of tokens, so a first prefill, a replay after a preemption and a decode row are
+    the same thing: the tokens not sent yet.
+    """
+
+    request: Request
+    tokens: list[int] = field(init=False)
+    """Prompt and answer so far."""
+    id: int = -1
+    """Its name on the stages; negative while it holds no KV cache. A replay gets a new one."""
+    turn: int = -1
+    """Which admission was its first; the order is kept when it is preempted."""
+    sent: int = 0
+    """Tokens in the stages' KV cache once the steps in flight are done."""
+    cached: int = 0
+    """Prompt tokens that came from the prefix cache."""
+    is_awaiting: bool = False
+    """Whether a sampled row is in flight."""
+    is_finished: bool = False
+
+    def __post_init__(self) -> None:
+        self.tokens = list(self.request.prompt)
+
+    @property
+    def unsent(self) -> int:
+        """Rows to run before the next token can be sampled: 1 while decoding, 0 while waiting for a result."""
+        return len(self.tokens) - self.sent
+
+    @property
+    def completion(self) -> int:
+        """Number of tokens sampled so far."""
+        return len(self.tokens) - len(self.request.prompt)
+
+    @property
+    def usage(self) -> Usage:
+        """Token counts so far."""
+        return Usage(prompt=len(self.request.prompt), cached=self.cached, completion=self.completion)
+
+    @property
+    def opening(self) -> Open:
+        """What the tail must know before it samples the first row under the current id."""
+        sampling = self.request.sampling
+        if not sampling.needs_history:
+            return Open(self.id, sampling)
+        return Open(self.id, sampling, history=tuple(self.tokens), prompt=len(self.request.prompt))

@@ -1,0 +1,155 @@
+"""`python -m pipeline.stage_process`: the child process that holds a stage. Its agent talks to it over its pipes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from queue import SimpleQueue
+from time import monotonic
+from typing import TextIO
+
+import zmq
+
+from pipeline.control import (
+    Bound,
+    Connect,
+    Failed,
+    FromStage,
+    Progress,
+    Ready,
+    Start,
+    Stop,
+    ToStage,
+    Warned,
+    line,
+    to_stage,
+)
+from pipeline.link import Receiver, Sender
+from pipeline.sampler import Sampler
+from pipeline.stage_worker import StageWorker
+from shards.errors import EdgeAgentError
+from shards.runtime import StageRuntime
+
+_PROGRESS_SECONDS = 0.1
+"""Least time between two progress lines of the same work."""
+
+
+class Channel:
+    """The pipe to the agent."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+
+    @classmethod
+    def over_stdout(cls) -> Channel:
+        """Take standard output for the channel. What libraries print goes to standard error from now on."""
+        stream = os.fdopen(os.dup(1), "w", encoding="utf-8", newline="\n")
+        os.dup2(2, 1)
+        sys.stdout = sys.stderr
+        return cls(stream)
+
+    def tell(self, message: FromStage) -> None:
+        """Send a message; from any thread. Without an agent the process ends."""
+        try:
+            with self._lock:
+                self._stream.write(line(message))
+                self._stream.flush()
+        except OSError:
+            os._exit(1)
+
+
+class StageProcess:
+    """Loads the layers it is told to, takes its place in the chain, and works until told to stop."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._inbox: SimpleQueue[ToStage] = SimpleQueue()
+        self._stop = threading.Event()
+        self._told = (0.0, "")
+
+    def run(self) -> int:
+        """Returns the exit code."""
+        threading.Thread(target=self._listen, name="listen", daemon=True).start()
+        try:
+            runtime = self._load()
+            self._channel.tell(Ready(facts=runtime.facts))
+            self._work(runtime)
+            runtime.close()
+        except EdgeAgentError as error:
+            self._channel.tell(Failed.of(error))
+            return 1
+        except Exception as error:
+            traceback.print_exc()
+            self._channel.tell(Failed.of(error))
+            return 1
+        return 0
+
+    def _listen(self) -> None:
+        """Hear the agent, on a thread of its own. An agent that is gone, or asks to stop early, ends the process."""
+        working = False
+        for text in os.fdopen(0, encoding="utf-8"):
+            message = to_stage(text)
+            if not isinstance(message, Stop):
+                working = working or isinstance(message, Connect)
+                self._inbox.put(message)
+            elif working:
+                self._stop.set()
+            else:
+                os._exit(0)
+        os._exit(1)
+
+    def _load(self) -> StageRuntime:
+        from shards.loading import load_stage
+
+        message = self._inbox.get()
+        if not isinstance(message, Start):
+            raise TypeError(f"expected a start message, got {message.kind}")
+        return load_stage(message.config, self._progress, message.cache)
+
+    def _work(self, runtime: StageRuntime) -> None:
+        message = self._inbox.get()
+        if not isinstance(message, Connect):
+            raise TypeError(f"expected a connect message, got {message.kind}")
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        receiver = Receiver(context, message.keys, message.welcome, message.limits.part_bytes)
+        worker = StageWorker(
+            runtime,
+            Sampler(runtime.facts.vocabulary) if runtime.facts.is_tail else None,
+            receiver,
+            Sender(context, message.keys, message.next),
+            index=message.index,
+            limits=message.limits,
+            sends=message.sends,
+            warn=lambda text: self._channel.tell(Warned(text=text)),
+        )
+        threading.Thread(target=self._end_at_stop, args=(context,), name="stop", daemon=True).start()
+        self._channel.tell(Bound(endpoint=receiver.endpoint))
+        worker.run()
+
+    def _end_at_stop(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        """Terminate the context, which ends both threads of the worker at their next use of a socket."""
+        self._stop.wait()
+        context.term()
+
+    def _progress(self, what: str, done: float, total: float) -> None:
+        now = monotonic()
+        if done < total and self._told[1] == what and now - self._told[0] < _PROGRESS_SECONDS:
+            return
+        self._told = now, what
+        self._channel.tell(Progress(what=what, done=done, total=total))
+
+
+def main() -> None:
+    """Run a stage process; ends it without the interpreter's own clean-up, which engine threads can hang."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the agent's to handle; it stops its stages in order
+    code = StageProcess(Channel.over_stdout()).run()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""A stage at work: frames come in, the engine runs, frames go out.
+
+Two threads: one receives and checks the next frames while the engine computes, the other owns the engine, the sampler
+and the socket that leads on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from time import perf_counter
+from typing import Protocol
+
+import numpy as np
+import zmq
+from numpy.typing import NDArray
+
+from pipeline import wire
+from pipeline.link import Receiver, Sender
+from pipeline.messages import Fork, Free, Open, Operation, StageTiming, StepResult, Token
+from pipeline.payload import PayloadKind, Rows
+from pipeline.wire import Frame, Limits
+from shards.errors import EdgeAgentError, WireError
+from shards.runtime import Batch, SequenceRows, StageRuntime
+
+_AHEAD = 4
+"""Frames read ahead of the engine; more wait in the sockets, and then at the sender."""
+
+_QUIET_SECONDS = 1.0
+"""Least time between two warnings."""
+
+
+class TailSampler(Protocol):
+    """What a tail needs of its sampler."""
+
+    def open(self, operation: Open) -> None:
+        """Begin a sequence."""
+        ...
+
+    def fork(self, operation: Fork) -> None:
+        """Begin a sequence with tokens of another."""
+        ...
+
+    def free(self, sequence: int) -> None:
+        """Forget a sequence."""
+        ...
+
+    def sample(self, rows: tuple[SequenceRows, ...], logits: NDArray[np.float32]) -> list[Token]:
+        """Pick the tokens of the rows that want one."""
+        ...
+
+
+class StageWorker:
+    """Runs the steps of one stage, on the thread that calls `run`.
+
+    Args:
+        runtime: The loaded layers.
+        sampler: On the tail; None elsewhere.
+        receiver: Where steps come from.
+        sender: Where they go on to: the next stage, or the head.
+        index: Place in the chain, from 0.
+        limits: What may arrive.
+        sends: How hidden states leave.
+        warn: Told of dropped frames, at most once a second.
+    """
+
+    def __init__(
+        self,
+        runtime: StageRuntime,
+        sampler: TailSampler | None,
+        receiver: Receiver,
+        sender: Sender,
+        *,
+        index: int,
+        limits: Limits,
+        sends: PayloadKind,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._runtime, self._sampler, self._receiver, self._sender = runtime, sampler, receiver, sender
+        self._limits, self._sends = limits, sends
+        facts = runtime.facts
+        self._name = f"stage {index + 1} (layers {facts.first_layer}-{facts.end_layer - 1})"
+        self._inbox = _Inbox(receiver, limits, warn)
+
+    def run(self) -> None:
+        """Work until the ZeroMQ context of the sockets is terminated; then both sockets are closed.
+
+        A step the engine refuses (StageError, CapacityError) goes on as an error. Anything else is raised.
+        """
+        self._inbox.start()
+        sent, send_time = perf_counter(), 0.0
+        try:
+            while (item := self._inbox.take()) is not None:
+                frame, arrived = item
+                taken = perf_counter()
+                outcome, error = self._compute(frame)
+                computed = perf_counter()
+                timing = StageTiming(
+                    wait=1e6 * (taken - sent),
+                    queued=1e6 * (taken - arrived),
+                    compute=1e6 * (computed - taken),
+                    send=1e6 * send_time,
+                )
+                self._sender.send(self._encoded(frame, outcome, error, timing))
+                sent = perf_counter()
+                send_time = sent - computed
+        except zmq.ContextTerminated:
+            pass
+        finally:
+            self._sender.close()
+
+    def _compute(self, frame: Frame) -> tuple[NDArray[np.float32] | tuple[Token, ...] | None, str | None]:
+        """Apply the operations and run the rows: hidden states or tokens, and the first error there was."""
+        error = frame.error
+        for operation in frame.operations:  # even after an error: later steps count on them
+            try:
+                self._apply(operation)
+            except EdgeAgentError as problem:
+                error = error or f"{self._name}: {problem}"
+        if error is not None or not frame.rows:
+            return None, error
+        try:
+            out = self._runtime.step(Batch(frame.rows, _engine_input(frame.x)))
+            return (out if self._sampler is None else tuple(self._sampler.sample(frame.rows, out))), None
+        except EdgeAgentError as problem:
+            return None, f"{self._name}: {problem}"
+
+    def _apply(self, operation: Operation) -> None:
+        match operation:
+            case Open():
+                if self._sampler is not None:
+                    self._sampler.open(operation)
+            case Fork(source, target, length):
+                self._runtime.fork(source, target, length)
+                if self._sampler is not None:
+                    self._sampler.fork(operation)
+            case Free(sequence):
+                self._runtime.free(sequence)
+                if self._sampler is not None:
+                    self._sampler.free(sequence)
+
+    def _encoded(
+        self,
+        frame: Frame,
+        outcome: NDArray[np.float32] | tuple[Token, ...] | None,
+        error: str | None,
+        timing: StageTiming,
+    ) -> list[bytes | memoryview]:
+        timings = (*frame.timings, timing)
+        if self._sampler is not None:
+            tokens = outcome if isinstance(outcome, tuple) else ()
+            return wire.encode_result(StepResult(frame.number, tokens, timings, error), self._limits.epoch)
+        if isinstance(outcome, np.ndarray):
+            onward = Frame(frame.number, frame.operations, frame.rows, outcome, timings)
+        else:
+            nothing = np.empty((0, self._limits.hidden_size), np.float32)
+            onward = Frame(frame.number, frame.operations, (), nothing, timings, error)
+        return wire.encode(onward, self._limits.epoch, self._sends)
+
+
+def _engine_input(x: Rows) -> NDArray[np.int64] | NDArray[np.float32]:
+    return x.astype(np.int64) if x.dtype == np.int32 else x.astype(np.float32, copy=False)
+
+
+class _Inbox:
+    """The receiving thread, and the checked frames it holds ready."""
+
+    def __init__(self, receiver: Receiver, limits: Limits, warn: Callable[[str], None]) -> None:
+        self._receiver, self._limits, self._warn = receiver, limits, warn
+        self._frames: SimpleQueue[tuple[Frame, float] | Exception | None] = SimpleQueue()
+        self._room = threading.Semaphore(_AHEAD)
+        self._dropped, self._told = 0, -_QUIET_SECONDS
+
+    def start(self) -> None:
+        threading.Thread(target=self._receive, name="receive", daemon=True).start()
+
+    def take(self) -> tuple[Frame, float] | None:
+        """Wait for the next frame and the time it arrived; None at the end."""
+        item = self._frames.get()
+        self._room.release()
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+    def _receive(self) -> None:
+        try:
+            while True:
+                self._room.acquire()
+                self._frames.put(self._next())
+        except zmq.ContextTerminated:
+            self._frames.put(None)
+        except Exception as error:  # handed to the engine's thread, which ends the process
+            self._frames.put(error)
+        finally:
+            self._receiver.close()
+
+    def _next(self) -> tuple[Frame, float]:
+        while True:
+            parts = self._receiver.receive()
+            try:
+                return wire.decode(parts, self._limits), perf_counter()
+            except WireError as error:
+                self._drop(error)
+
+    def _drop(self, error: WireError) -> None:
+        self._dropped += 1
+        now = perf_counter()
+        if now - self._told >= _QUIET_SECONDS:
+            self._told = now
+            self._warn(f"dropped {self._dropped} frame{'s' * (self._dropped > 1)} so far; the last: {error}")

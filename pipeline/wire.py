@@ -1,0 +1,370 @@
+"""Frames on the wire: how a step travels down a chain, and how its result returns to the head.
+
+A step frame has two parts, `[header, payload]`; a result frame has the header alone. A header is a msgpack array,
+protocol version and epoch first, so that any version can refuse any other by name:
+
+    step    [version, epoch, number, operations, rows, payload kind, payload shape, timings, error]
+    result  [version, epoch, number, tokens, timings, error]
+
+Decoding trusts nothing: every field's type, sign and bound, and the payload's exact length, are checked against what
+the plan allows before the payload is looked at. Whatever is off is a WireError that names the field, what was wanted
+and what came.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import msgpack
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from pipeline import payload
+from pipeline.messages import Fork, Free, Open, Operation, Sampling, SequenceRows, StageTiming, StepResult, Token
+from pipeline.payload import PayloadKind, Rows
+from shards.errors import WireError
+
+PROTOCOL = 1
+"""Version of the frames; both ends of a link must have the same."""
+
+MAX_LOGIT_BIAS = 1024
+"""Entries of a sampling's logit bias."""
+
+MAX_STAGES = 64
+MAX_TOP = 20
+"""Likeliest tokens reported beside a sampled one."""
+
+_MAX_ERROR = 2000
+"""Characters of an error's text; longer ones are cut by the sender."""
+
+_MAX_HEADER = 16 * 2**20
+_MAX_NUMBER = 2**63 - 1
+
+
+class Limits(BaseModel):
+    """What the plan allows a frame to hold."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    epoch: int = Field(ge=0)
+    payload: PayloadKind = Field(description="what arrives on the link")
+    hidden_size: int = Field(gt=0)
+    vocabulary: int = Field(gt=0)
+    kv_tokens: int = Field(gt=0, description="tokens the smallest KV cache of the chain holds")
+    max_rows: int = Field(gt=0, description="rows of a step")
+    max_sequences: int = Field(gt=0, description="sequences of a step, and Opens of a step")
+    max_operations: int = Field(gt=0)
+
+    @property
+    def header_bytes(self) -> int:
+        """Largest header. Bounded by what a step may say, because parsing costs many times the header's memory."""
+        opens = self.max_sequences * (4 * self.kv_tokens + 16 * MAX_LOGIT_BIAS)
+        return min(65536 + 64 * (self.max_rows + self.max_operations) + opens, _MAX_HEADER)
+
+    @property
+    def part_bytes(self) -> int:
+        """Largest part of a message; the socket refuses larger ones before they are received."""
+        return max(self.header_bytes, payload.size(self.payload, self.max_rows, self.hidden_size))
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A step between two stages.
+
+    `x` is what the receiving stage reads: int32 token ids [rows] or float32 hidden states [rows, hidden size]. With
+    an `error` (of the first stage that failed) there are no rows left, but the operations still hold.
+    """
+
+    number: int
+    operations: tuple[Operation, ...]
+    rows: tuple[SequenceRows, ...]
+    x: Rows
+    timings: tuple[StageTiming, ...] = ()
+    error: str | None = None
+
+
+def encode(frame: Frame, epoch: int, kind: PayloadKind) -> list[bytes | memoryview]:
+    """The parts of a step frame. The payload may be the memory of `frame.x` itself (see payload.encode)."""
+    rows = [(r.sequence, r.past, r.count, r.sample) for r in frame.rows]
+    operations = [_packed_operation(operation) for operation in frame.operations]
+    header = [PROTOCOL, epoch, frame.number, operations, rows, kind, frame.x.shape]
+    return [msgpack.packb([*header, *_packed_end(frame)]), payload.encode(kind, frame.x)]
+
+
+def decode(parts: Sequence[bytes], limits: Limits) -> Frame:
+    """Check and read a step frame.
+
+    Raises:
+        WireError: it is not a frame the plan allows; names the field, what was wanted and what came.
+    """
+    number, operations, rows, kind, shape, timings, error = _fields(parts, 2, 9, limits)
+    read_rows = _rows(rows, limits)
+    total = sum(r.count for r in read_rows)
+    if total > limits.max_rows:
+        _refuse(f"at most {limits.max_rows} rows", total, "rows")
+    if kind != limits.payload:
+        _refuse(repr(limits.payload), kind, "payload kind")
+    wanted = payload.shape(limits.payload, total, limits.hidden_size)
+    if type(shape) is not list or tuple(shape) != wanted:
+        _refuse(f"shape {list(wanted)} (the counts' sum first)", shape, "payload shape")
+    size = payload.size(limits.payload, total, limits.hidden_size)
+    if len(parts[1]) != size:
+        _refuse(f"{size} bytes", len(parts[1]), "payload")
+    read_error = _error(error)
+    if read_error is not None and read_rows:
+        _refuse("no rows beside an error", len(read_rows), "rows")
+    frame = Frame(
+        _integer(number, 0, _MAX_NUMBER, "number"),
+        _operations(operations, limits),
+        read_rows,
+        payload.decode(limits.payload, parts[1], total, limits.hidden_size),
+        _timings(timings),
+        read_error,
+    )
+    if limits.payload == "tokens" and total and not 0 <= frame.x.min() <= frame.x.max() < limits.vocabulary:
+        _refuse(f"token ids in 0..{limits.vocabulary - 1}", [int(frame.x.min()), int(frame.x.max())], "payload")
+    return frame
+
+
+def encode_result(result: StepResult, epoch: int) -> list[bytes | memoryview]:
+    """The single part of a result frame."""
+    tokens = [(t.sequence, t.position, t.token, t.logprob, t.top) for t in result.tokens]
+    return [msgpack.packb([PROTOCOL, epoch, result.number, tokens, *_packed_end(result)])]
+
+
+def decode_result(parts: Sequence[bytes], limits: Limits) -> StepResult:
+    """Check and read a result frame.
+
+    Raises:
+        WireError: it is not a frame the plan allows; names the field, what was wanted and what came.
+    """
+    number, tokens, timings, error = _fields(parts, 1, 6, limits)
+    return StepResult(
+        _integer(number, 0, _MAX_NUMBER, "number"),
+        tuple(_token(t, i, limits) for i, t in enumerate(_array(tokens, limits.max_rows, "tokens"))),
+        _timings(timings),
+        _error(error),
+    )
+
+
+def check_sampling(sampling: Sampling, limits: Limits) -> None:
+    """Refuse a sampling that could not travel (the sampler's own checks come first).
+
+    Raises:
+        WireError: names the field, what was wanted and what came.
+    """
+    _sampling(list(_packed_sampling(sampling)), limits, "sampling")
+
+
+# Writing. Long lists of numbers (history, logit bias) are raw little-endian bytes: small, and quick to check.
+
+
+def _packed_end(frame: Frame | StepResult) -> tuple[list[tuple[float, float, float, float]], str | None]:
+    timings = [(t.wait, t.queued, t.compute, t.send) for t in frame.timings]
+    return timings, None if frame.error is None else frame.error[:_MAX_ERROR]
+
+
+def _packed_operation(operation: Operation) -> tuple[Any, ...]:
+    match operation:
+        case Open(sequence, sampling, history, prompt):
+            return "open", sequence, _packed_sampling(sampling), np.array(history, "<i4").tobytes(), prompt
+        case Fork(source, target, length):
+            return "fork", source, target, length
+        case Free(sequence):
+            return "free", sequence
+
+
+def _packed_sampling(sampling: Sampling) -> tuple[Any, ...]:
+    return (
+        *(float(getattr(sampling, name)) for name in _SAMPLING_FLOATS),
+        *(getattr(sampling, name) for name in _SAMPLING_INTEGERS),
+        sampling.logprobs,
+        np.array(list(sampling.logit_bias), "<i4").tobytes(),
+        np.array(list(sampling.logit_bias.values()), "<f8").tobytes(),
+    )
+
+
+_SAMPLING_FLOATS = {
+    "temperature": (0.0, math.inf),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (0.0, math.inf),
+    "presence_penalty": (-math.inf, math.inf),
+    "frequency_penalty": (-math.inf, math.inf),
+}
+_SAMPLING_INTEGERS = {"top_k": (0, 2**31 - 1), "seed": (-(2**63), 2**64 - 1)}
+
+
+# Reading. Field names are joined only when something is refused.
+
+
+def _refuse(wanted: str, got: object, *field: str | int) -> NoReturn:
+    name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in field)
+    raise WireError(f"wanted {wanted}, got {reprlib.repr(got)}", where=f"frame{name}")
+
+
+def _fields(parts: Sequence[bytes], count: int, width: int, limits: Limits) -> list[Any]:
+    """The header's fields after version and epoch."""
+    if len(parts) != count:
+        _refuse(f"{count} part{'s' * (count > 1)}", len(parts), "parts")
+    if len(parts[0]) > limits.header_bytes:
+        _refuse(f"a header of at most {limits.header_bytes} bytes", len(parts[0]), "header")
+    longest = max(limits.max_rows, limits.max_operations, MAX_STAGES)
+    try:
+        header = msgpack.unpackb(parts[0], use_list=True, max_array_len=longest, max_map_len=0, max_ext_len=0)
+    except Exception as error:  # the unpacker has no common base for what it raises
+        raise WireError(f"wanted msgpack, got something else ({error!r:.80})", where="frame.header") from None
+    if type(header) is not list or len(header) < 2:
+        _refuse("an array that begins with version and epoch", header, "header")
+    if header[0] != PROTOCOL or type(header[0]) is not int:
+        _refuse(f"protocol version {PROTOCOL}", header[0], "version")
+    if header[1] != limits.epoch or type(header[1]) is not int:
+        _refuse(f"epoch {limits.epoch}", header[1], "epoch")
+    if len(header) != width:
+        _refuse(f"{width} fields", len(header), "header")
+    return header[2:]
+
+
+def _integer(value: object, low: int, high: int, *field: str | int) -> int:
+    if type(value) is not int or not low <= value <= high:
+        _refuse(f"an integer in {low}..{high}", value, *field)
+    return value
+
+
+def _real(value: object, low: float, high: float, *field: str | int) -> float:
+    """A number in [low, high]; bounds that are infinite are not values."""
+    if type(value) is not float or not low <= value <= high or math.isinf(value):
+        _refuse(f"a finite number in {low}..{high}", value, *field)
+    return value
+
+
+def _logprob(value: object, *field: str | int) -> float:
+    """A log probability: -inf is one, and rounding may lift a sure thing a little above 0."""
+    if type(value) is not float or not value < 0.01:
+        _refuse("a log probability", value, *field)
+    return value
+
+
+def _array(value: object, longest: int, *field: str | int) -> list[Any]:
+    if type(value) is not list:
+        _refuse("an array", value, *field)
+    if len(value) > longest:
+        _refuse(f"at most {longest} entries", len(value), *field)
+    return value
+
+
+def _record(value: object, width: int, *field: str | int) -> list[Any]:
+    if type(value) is not list or len(value) != width:
+        _refuse(f"an array of {width} fields", value, *field)
+    return value
+
+
+def _rows(value: object, limits: Limits) -> tuple[SequenceRows, ...]:
+    rows: list[SequenceRows] = []
+    seen: set[int] = set()
+    for i, item in enumerate(_array(value, limits.max_sequences, "rows")):
+        sequence, past, count, sample = _record(item, 4, "rows", i)
+        _integer(sequence, 0, _MAX_NUMBER, "rows", i, "sequence")
+        _integer(past, 0, limits.kv_tokens, "rows", i, "past")
+        _integer(count, 1, limits.max_rows, "rows", i, "count")
+        _integer(sample, 0, count, "rows", i, "sample")
+        if past + count > limits.kv_tokens:
+            _refuse(f"past + count of at most {limits.kv_tokens}", past + count, "rows", i)
+        if sequence in seen:
+            _refuse("every sequence once", sequence, "rows", i, "sequence")
+        seen.add(sequence)
+        rows.append(SequenceRows(sequence, past, count, sample))
+    return tuple(rows)
+
+
+def _operations(value: object, limits: Limits) -> tuple[Operation, ...]:
+    items = _array(value, limits.max_operations, "operations")
+    return tuple(_operation(item, i, limits) for i, item in enumerate(items))
+
+
+def _operation(item: object, i: int, limits: Limits) -> Operation:
+    field = ("operations", i)
+    if type(item) is list:
+        match item:
+            case ["open", sequence, sampling, history, prompt]:
+                tokens = _tokens(history, limits.kv_tokens, limits.vocabulary, *field, "history")
+                return Open(
+                    _integer(sequence, 0, _MAX_NUMBER, *field, "sequence"),
+                    _sampling(sampling, limits, *field, "sampling"),
+                    tokens,
+                    _integer(prompt, 0, limits.kv_tokens, *field, "prompt"),
+                )
+            case ["fork", source, target, length]:
+                return Fork(
+                    _integer(source, 0, _MAX_NUMBER, *field, "source"),
+                    _integer(target, 0, _MAX_NUMBER, *field, "target"),
+                    _integer(length, 0, limits.kv_tokens, *field, "length"),
+                )
+            case ["free", sequence]:
+                return Free(_integer(sequence, 0, _MAX_NUMBER, *field, "sequence"))
+    _refuse("an open, fork or free", item, *field)
+
+
+def _sampling(value: object, limits: Limits, *field: str | int) -> Sampling:
+    width = len(_SAMPLING_FLOATS) + len(_SAMPLING_INTEGERS) + 3
+    values = _record(value, width, *field)
+    named: dict[str, Any] = dict(zip([*_SAMPLING_FLOATS, *_SAMPLING_INTEGERS, "logprobs"], values[:-2], strict=True))
+    for name, (least, most) in _SAMPLING_FLOATS.items():
+        _real(named[name], least, most, *field, name)
+    for name, (low, high) in _SAMPLING_INTEGERS.items():
+        _integer(named[name], low, high, *field, name)
+    if named["logprobs"] is not None:
+        _integer(named["logprobs"], 0, MAX_TOP, *field, "logprobs")
+    ids = _tokens(values[-2], MAX_LOGIT_BIAS, limits.vocabulary, *field, "logit_bias")
+    if type(values[-1]) is not bytes or len(values[-1]) != 8 * len(ids):
+        _refuse(f"{8 * len(ids)} bytes", values[-1], *field, "logit_bias")
+    biases = np.frombuffer(values[-1], "<f8")
+    if not np.isfinite(biases).all():
+        _refuse("finite numbers", biases.tolist(), *field, "logit_bias")
+    return Sampling(**named, logit_bias=dict(zip(ids, biases.tolist(), strict=True)))
+
+
+def _tokens(value: object, longest: int, vocabulary: int, *field: str | int) -> tuple[int, ...]:
+    if type(value) is not bytes or len(value) % 4 or len(value) > 4 * longest:
+        _refuse(f"at most {longest} int32", value, *field)
+    ids = np.frombuffer(value, "<i4")
+    if ids.size and not 0 <= ids.min() <= ids.max() < vocabulary:
+        _refuse(f"token ids in 0..{vocabulary - 1}", [int(ids.min()), int(ids.max())], *field)
+    return tuple(ids.tolist())
+
+
+def _timings(value: object) -> tuple[StageTiming, ...]:
+    timings = []
+    for i, item in enumerate(_array(value, MAX_STAGES, "timings")):
+        wait, queued, compute, send = (_real(v, 0.0, math.inf, "timings", i) for v in _record(item, 4, "timings", i))
+        timings.append(StageTiming(wait, compute, send, queued))
+    return tuple(timings)
+
+
+def _error(value: object) -> str | None:
+    if value is not None and (type(value) is not str or len(value) > _MAX_ERROR):
+        _refuse(f"a text of at most {_MAX_ERROR} characters, or nothing", value, "error")
+    return value
+
+
+def _token(item: object, i: int, limits: Limits) -> Token:
+    field = ("tokens", i)
+    sequence, position, token, logprob, top = _record(item, 5, *field)
+    if logprob is not None:
+        _logprob(logprob, *field, "logprob")
+    best = []
+    for j, pair in enumerate(_array(top, MAX_TOP, *field, "top")):
+        other, value = _record(pair, 2, *field, "top", j)
+        _integer(other, 0, limits.vocabulary - 1, *field, "top", j)
+        best.append((other, _logprob(value, *field, "top", j)))
+    return Token(
+        _integer(sequence, 0, _MAX_NUMBER, *field, "sequence"),
+        _integer(position, 0, limits.kv_tokens, *field, "position"),
+        _integer(token, 0, limits.vocabulary - 1, *field, "token"),
+        logprob,
+        tuple(best),
+    )

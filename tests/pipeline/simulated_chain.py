@@ -1,0 +1,225 @@
+"""A chain of stages with real block tables and a fake model, for tests of the scheduler.
+
+The model's hidden state of a row is a hash of everything the stage has in its KV cache up to that row, read through
+the block table cell by cell, so a wrong past, position, fork, replay or reused block gives another text than
+`reference` does.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from pipeline.messages import (
+    Failed,
+    Finished,
+    Fork,
+    Free,
+    Open,
+    Operation,
+    Request,
+    RequestEvent,
+    Sampling,
+    Step,
+    StepResult,
+    Token,
+    TokenEvent,
+)
+from pipeline.scheduler import Scheduler
+from shards.blocks import BlockTable
+from shards.errors import EdgeAgentError
+from shards.runtime import SequenceRows
+
+VOCABULARY = 97
+
+
+def reference(request: Request, stages: int, context: int = 10**9) -> list[int]:
+    """The answer of the unsplit, uncached, unbatched model, with the stop token if it ends in one."""
+    tokens = list(request.prompt)
+    while len(tokens) < min(len(request.prompt) + request.max_tokens, context):
+        hidden = tokens
+        for _ in range(stages):
+            hidden = [_mix(hidden[: i + 1]) for i in range(len(hidden))]
+        tokens.append(hidden[-1] % VOCABULARY)
+        if tokens[-1] in request.stop_tokens:
+            break
+    return tokens[len(request.prompt) :]
+
+
+def request(name: str = "a", prompt: Iterable[int] = (1, 2, 3), max_tokens: int = 4, **more: object) -> Request:
+    return Request(name, tuple(prompt), Sampling(temperature=0.0), max_tokens, **more)  # type: ignore[arg-type]
+
+
+class Stage:
+    """A stage with a KV cache of `capacity` blocks; it knows nothing but what steps tell it."""
+
+    def __init__(self, capacity: int, block: int) -> None:
+        self.table = BlockTable(capacity, block)
+        self.opened: dict[int, Open] = {}
+        self._cells = [0] * (capacity * block)
+
+    def apply(self, operation: Operation) -> None:
+        match operation:
+            case Open():
+                assert operation.sequence not in self.opened
+                self.opened[operation.sequence] = operation
+            case Fork(source, target, length):
+                self.table.fork(source, target, length)
+            case Free(sequence):
+                del self.opened[sequence]  # a KeyError: freed twice, or never there
+                self.table.free(sequence)
+
+    def run(self, rows: tuple[SequenceRows, ...], x: list[int]) -> list[int]:
+        self.table.extend(rows)
+        out, given = [], iter(x)
+        for part in rows:
+            assert part.sequence in self.opened
+            for position in range(part.past, part.past + part.count):
+                cells = self._cells_of(part.sequence, position + 1)
+                self._cells[cells[-1]] = next(given)
+                out.append(_mix([self._cells[cell] for cell in cells]))
+        return out
+
+    def _cells_of(self, sequence: int, length: int) -> list[int]:
+        block, blocks = self.table.block, self.table.blocks(sequence)
+        return [blocks[i // block] * block + i % block for i in range(length)]
+
+
+class Chain:
+    """The stages in a row. Steps are answered in order, when `deliver` is called."""
+
+    def __init__(self, stages: list[Stage]) -> None:
+        self.stages = stages
+        self.sent: deque[Step] = deque()
+        self.log: list[Step] = []
+
+    @classmethod
+    def of(cls, scheduler: Scheduler) -> Chain:
+        """Stages that just hold what the scheduler was told they do; the inner blocks are half of the first's."""
+        config = scheduler.config
+        capacity = config.kv_tokens // config.block
+        inner = config.block // 2 if config.block % 2 == 0 else config.block
+        blocks = [config.block if i == 0 else inner for i in range(config.stages)]
+        return cls(
+            [
+                Stage(capacity * config.block // block, block)
+                for block in blocks
+            ]
+        )
+
+    def send(self, step: Step) -> None:
+        self.sent.append(step)
+        self.log.append(step)
+
+    def deliver(self, fail: bool = False) -> StepResult:
+        """Run the oldest step on every stage. `fail`: the last stage can't do its rows."""
+        step = self.sent.popleft()
+        x, error = step.tokens.tolist(), None
+        for stage in self.stages:
+            for operation in step.operations:
+                try:
+                    stage.apply(operation)
+                except EdgeAgentError as problem:
+                    error = error or str(problem)
+            if fail and stage is self.stages[-1]:
+                error = error or "the last stage is out of order"
+            if error is None:
+                try:
+                    x = stage.run(step.rows, x)
+                except EdgeAgentError as problem:
+                    error = str(problem)
+        if error is not None:
+            return StepResult(step.number, (), error=error)
+        tokens, end = [], 0
+        for rows in step.rows:
+            end += rows.count
+            for i in range(rows.sample):
+                position = rows.past + rows.count - rows.sample + i + 1
+                tokens.append(Token(rows.sequence, position, x[end - rows.sample + i] % VOCABULARY))
+        return StepResult(step.number, tuple(tokens))
+
+
+class Answers:
+    """What the requests have got so far; each may end once."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[str, list[int]] = {}
+        self.ended: dict[str, Finished | Failed] = {}
+
+    def take(self, events: Iterable[RequestEvent]) -> None:
+        for event in events:
+            assert event.request not in self.ended, f"{event} after the end"
+            if isinstance(event, TokenEvent):
+                self.tokens.setdefault(event.request, []).append(event.token.token)
+            else:
+                self.ended[event.request] = event
+
+    def of(self, name: str) -> list[int]:
+        return self.tokens.get(name, [])
+
+
+def run(scheduler: Scheduler, chain: Chain, answers: Answers, now: float = 0.0, most: int = 10_000) -> None:
+    """Send all there is and deliver, until the scheduler is idle."""
+    for _ in range(most):
+        while step := scheduler.next_step(now):
+            chain.send(step)
+        if scheduler.is_idle:
+            return
+        assert chain.sent, "nothing to send and nothing to wait for, but not idle: a deadlock"
+        answers.take(scheduler.complete(chain.deliver(), now))
+    raise AssertionError("still not idle")
+
+
+class TimedChain:
+    """A chain whose stages take a modelled time for a step, on a clock that only the model moves."""
+
+    def __init__(self, scheduler: Scheduler, step_ms: Callable[[int], float]) -> None:
+        self.scheduler, self.chain, self.answers = scheduler, Chain.of(scheduler), Answers()
+        self.now = 0.0
+        self.tokens_at: dict[str, list[float]] = {}
+        """When each token of a request came."""
+        self._step_ms = step_ms
+        self._free_at = [0.0] * scheduler.config.stages
+        self._busy: list[list[tuple[float, float]]] = [[] for _ in self._free_at]
+        self._due: list[tuple[float, int]] = []
+        self._arrivals: list[tuple[float, int, Request]] = []
+
+    def arrive(self, at: float, wanted: Request) -> None:
+        heapq.heappush(self._arrivals, (at, len(self._arrivals), wanted))
+
+    def run(self) -> None:
+        while True:
+            while self._arrivals and self._arrivals[0][0] <= self.now:
+                self.scheduler.add(heapq.heappop(self._arrivals)[2], self.now)
+            while step := self.scheduler.next_step(self.now):
+                self._send(step)
+            if not self._due and not self._arrivals:
+                assert self.scheduler.is_idle
+                return
+            self.now = min(times[0][0] for times in (self._due, self._arrivals) if times)
+            while self._due and self._due[0][0] <= self.now:
+                heapq.heappop(self._due)
+                events = self.scheduler.complete(self.chain.deliver(), self.now)
+                self.answers.take(events)
+                for event in events:
+                    if isinstance(event, TokenEvent):
+                        self.tokens_at.setdefault(event.request, []).append(self.now)
+
+    def busy(self, start: float, end: float) -> float:
+        """The share of [start, end) in which stages worked, over all stages."""
+        worked = sum(max(0.0, min(b, end) - max(a, start)) for spans in self._busy for a, b in spans)
+        return worked / (end - start) / len(self._busy)
+
+    def _send(self, step: Step) -> None:
+        self.chain.send(step)
+        at = self.now
+        for i, spans in enumerate(self._busy):
+            start = max(at, self._free_at[i])
+            at = self._free_at[i] = start + self._step_ms(len(step.tokens))
+            spans.append((start, at))
+        heapq.heappush(self._due, (at, step.number))
+
+
+def _mix(values: list[int]) -> int:
+    return hash(tuple(values)) & 0xFFFFFFFF

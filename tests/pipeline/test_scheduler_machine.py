@@ -1,0 +1,191 @@
+"""Random interleavings of everything a driver can do, against a chain that would show any wrong row."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from simulated_chain import VOCABULARY, Answers, Chain, reference, request, run
+
+from pipeline.messages import Failed, Finished, Request, StepResult
+from pipeline.scheduler import Scheduler, SchedulerConfig
+from shards.errors import CapacityError, EdgeAgentError, RequestError, StageError
+
+CONTEXT = 48
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Adds, cancels, sends and delivers at random; whatever the order, the answers must be the reference's."""
+
+    @initialize(
+        block=st.sampled_from([2, 4]),
+        capacity=st.integers(3, 14),
+        stages=st.integers(1, 3),
+        budget=st.integers(1, 12),
+        most=st.integers(1, 6),
+        prefix_cache=st.booleans(),
+        step_times=st.sampled_from([None, ((1, 1.0), (8, 1.1)), ((1, 1.0), (2, 3.0), (8, 4.0))]),
+    )
+    def start(
+        self,
+        block: int,
+        capacity: int,
+        stages: int,
+        budget: int,
+        most: int,
+        prefix_cache: bool,
+        step_times: tuple[tuple[int, float], ...] | None,
+    ) -> None:
+        self.config = SchedulerConfig(
+            kv_tokens=capacity * block + 1,
+            block=block,
+            context_length=CONTEXT,
+            stages=stages,
+            token_budget=budget,
+            max_sequences=most,
+            prefix_cache=prefix_cache,
+            step_times=step_times,
+        )
+        self.capacity = capacity * block
+        self.scheduler = Scheduler(self.config)
+        self.chain, self.answers = Chain.of(self.scheduler), Answers()
+        self.requests: dict[str, Request] = {}
+        self.now = 0.0
+        self.suspect = -1
+        """Last step that may fail because one before it did."""
+
+    @rule(
+        shared=st.integers(0, 12),
+        own=st.lists(st.integers(0, 3), max_size=12),
+        max_tokens=st.integers(1, 20),
+        stops=st.frozensets(st.integers(0, VOCABULARY - 1), max_size=8),
+        client=st.sampled_from("xyz"),
+        priority=st.integers(0, 2),
+    )
+    def add(
+        self, shared: int, own: list[int], max_tokens: int, stops: frozenset[int], client: str, priority: int
+    ) -> None:
+        prompt = [*range(shared), *own]
+        wanted = request(
+            f"r{len(self.requests)}", prompt, max_tokens, stop_tokens=stops, client=client, priority=priority
+        )
+        try:
+            self.scheduler.add(wanted, self.now)
+        except RequestError:
+            assert not prompt
+        except CapacityError:
+            assert len(prompt) > self.capacity
+        else:
+            self.requests[wanted.id] = wanted
+
+    @precondition(lambda self: self.requests)
+    @rule(pick=st.randoms(use_true_random=False))
+    def cancel(self, pick: random.Random) -> None:
+        name = pick.choice(list(self.requests))
+        events = self.scheduler.cancel(name, self.now)
+        if name in self.answers.ended:
+            assert events == []
+        else:
+            assert isinstance(events[0], Finished) and events[0].reason == "cancelled"
+        self.answers.take(events)
+
+    @rule(most=st.integers(1, 3))
+    def send(self, most: int) -> None:
+        for _ in range(most):
+            if step := self.scheduler.next_step(self.now):
+                assert step.rows or step.operations
+                assert len(step.tokens) == sum(rows.count for rows in step.rows) <= self.config.token_budget
+                assert len({rows.sequence for rows in step.rows}) == len(step.rows) <= self.config.max_sequences
+                self.chain.send(step)
+
+    @precondition(lambda self: self.chain.sent)
+    @rule(most=st.integers(1, 3), seconds=st.floats(0, 5))
+    def deliver(self, most: int, seconds: float) -> None:
+        self.now += seconds
+        for _ in range(min(most, len(self.chain.sent))):
+            self._complete(self.chain.deliver())
+
+    @precondition(lambda self: self.chain.sent and len(self.chain.log) % 4 == 0)
+    @rule()
+    def fail_a_step(self) -> None:
+        result = self.chain.deliver(fail=True)
+        self.suspect = self.chain.log[-1].number
+        self._complete(result)
+
+    @precondition(lambda self: len(self.chain.log) % 8 == 7)
+    @rule()
+    def lose_the_chain(self) -> None:
+        late = [self.chain.deliver() for _ in range(len(self.chain.sent))]
+        events = self.scheduler.fail_all(StageError("the stage has gone"), self.now)
+        assert {event.request for event in events} == self.requests.keys() - self.answers.ended.keys()
+        self.answers.take(events)
+        self.chain = Chain.of(self.scheduler)
+        for result in late:
+            assert self.scheduler.complete(result, self.now) == []
+
+    @rule(number=st.integers(-2, -1) | st.integers(1000, 1001))
+    def hear_of_an_unknown_step(self, number: int) -> None:
+        assert self.scheduler.complete(StepResult(number, ()), self.now) == []
+
+    def _complete(self, result: StepResult) -> None:
+        if result.number > self.suspect:
+            assert result.error is None
+        self.answers.take(self.scheduler.complete(result, self.now))
+
+    @invariant()
+    def in_flight_is_bounded(self) -> None:
+        if hasattr(self, "scheduler"):
+            assert len(self.chain.sent) == self.scheduler.snapshot().in_flight <= 2 * self.config.stages
+
+    @invariant()
+    def kv_adds_up(self) -> None:
+        if hasattr(self, "scheduler"):
+            shot = self.scheduler.snapshot()
+            assert 0 <= shot.kv_used and 0 <= shot.kv_kept and shot.kv_used + shot.kv_kept <= shot.kv_total
+            assert shot.running <= self.config.max_sequences
+            assert shot.running + shot.waiting + shot.preempted == len(self.requests) - len(self.answers.ended)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
+        while self.chain.sent:
+            self._complete(self.chain.deliver())
+        run(self.scheduler, self.chain, self.answers, self.now)
+        assert self.answers.ended.keys() == self.requests.keys()
+        for name, wanted in self.requests.items():
+            self._check(wanted, self.answers.of(name), self.answers.ended[name])
+        shot = self.scheduler.snapshot()
+        assert (shot.kv_used, shot.running, shot.waiting, shot.preempted) == (0, 0, 0, 0)
+        for stage in self.chain.stages:
+            used = stage.table.capacity - stage.table.free_blocks
+            assert used * stage.table.block <= shot.kv_kept
+        self._fill_everything()
+
+    def _check(self, wanted: Request, got: list[int], end: Finished | Failed) -> None:
+        expected = reference(wanted, self.config.stages, CONTEXT)
+        assert end.usage.prompt == len(wanted.prompt) > end.usage.cached
+        if isinstance(end, Failed):
+            assert isinstance(end.error, EdgeAgentError)
+            if isinstance(end.error, CapacityError):
+                assert len(wanted.prompt) + len(got) == self.capacity + 1
+            assert got == expected[: len(got)]
+        elif end.reason == "cancelled":
+            assert got == expected[: len(got)]
+        else:
+            stopped = expected[-1] in wanted.stop_tokens
+            assert end.reason == ("stop" if stopped else "length")
+            assert got == (expected[:-1] if stopped else expected)
+            assert end.usage.completion == len(expected)
+
+    def _fill_everything(self) -> None:
+        """One more request, as large as the cache, has the whole of it."""
+        whole = request("whole", [96] * min(self.capacity, CONTEXT - 1), 1)
+        self.scheduler.add(whole, self.now)
+        run(self.scheduler, self.chain, self.answers, self.now)
+        assert self.answers.of("whole") == reference(whole, self.config.stages)
+
+
+SchedulerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestSchedulerMachine = SchedulerMachine.TestCase
