@@ -1,0 +1,117 @@
+"""`edge-agent export`: make a model package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from agent.cli import output
+
+if TYPE_CHECKING:
+    from exporters.export import Export
+
+
+def _parse_split(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(count) for count in text.split(",")) if text else ()
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a list of layer counts like 15,15") from None
+
+
+def export(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="An OpenVINO IR folder, a .gguf file, a Hugging Face folder, or a model name on the hub (owner/name).",
+            show_default=False,
+        ),
+    ],
+    package: Annotated[
+        Path, typer.Option("--output", "-o", metavar="PACKAGE", help="Where the package goes.", show_default=False)
+    ],
+    weights: Annotated[
+        Literal["keep", "int4", "int8", "fp16"] | None,
+        typer.Option(
+            help="How to store the weights. Default: an OpenVINO IR keeps its own, other sources become int4"
+            " (group 128) where the extra 'export' is installed.",
+            show_default=False,
+        ),
+    ] = None,
+    split: Annotated[
+        str,
+        typer.Option(
+            metavar="LAYERS",
+            help="Also write one small folder per stage, PACKAGE-stage-0 and so on, for copying by hand: layers of each"
+            " stage, e.g. 15,15.",
+            show_default=False,
+        ),
+    ] = "",
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify/--no-verify",
+            help="Compare with the whole model on real tokens; the whole model has to fit into memory for that.",
+        ),
+    ] = True,
+    force: Annotated[bool, typer.Option("--force", help="Replace a package that is there.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Make a model package that a fleet can share.
+
+    Example: edge-agent export SmolLM2-135M-Instruct.Q4_1.gguf -o smollm2
+    """
+    layers = _parse_split(split)
+    with output.progress_bars(quiet=as_json) as progress:
+        from exporters.export import export as run
+
+        made = run(source, package, weights=weights, split=layers, verified=verify, force=force, progress=progress)
+    if as_json:
+        output.print_json(_as_json(made))
+    else:
+        _show(made)
+
+
+def _as_json(made: Export) -> dict[str, object]:
+    facts, checked = made.manifest.facts, made.verification
+    return {
+        "package": str(made.package),
+        "package_id": made.manifest.package_id,
+        "bytes": made.manifest.size,
+        "facts": facts.model_dump(mode="json", exclude={"chat_template"}),
+        "source": made.manifest.source,
+        "stages": [str(folder) for folder in made.stages],
+        "verification": checked
+        and {
+            "stages": checked.stages,
+            "rows": checked.rows,
+            "largest_difference": checked.largest_difference,
+            "tolerance": checked.tolerance,
+            "same_top": checked.same_top,
+        },
+    }
+
+
+def _show(made: Export) -> None:
+    from rich.table import Table
+
+    facts, checked = made.manifest.facts, made.verification
+    table = Table(title=f"{facts.name} → {made.package}", show_header=False, title_justify="left")
+    table.add_row("layers", str(facts.layers))
+    table.add_row("weights", facts.weights)
+    table.add_row("size", f"{made.manifest.size / 1e6:,.1f} MB")
+    for key, value in made.manifest.source.items():
+        table.add_row(key.replace("_", " "), str(value))
+    if checked is None:
+        table.add_row("verified", "no (--no-verify)")
+    else:
+        table.add_row(
+            "verified",
+            f"{checked.stages} stages against the whole model, {checked.rows} tokens: largest difference of a logit"
+            f" {checked.largest_difference:.2g} ({checked.tolerance:.2g} allowed), same likeliest token"
+            f" {checked.same_top:.1%}",
+        )
+    for folder in made.stages:
+        table.add_row("stage folder", str(folder))
+    output.show(table)

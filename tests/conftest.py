@@ -1,0 +1,89 @@
+"""Models the tests share. What takes long to make is kept in the user's cache."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from agent import download, paths
+
+_SOURCES = ("exporters/**/*.py", "shards/graph/*.py", "shards/manifest.py")
+_STALE_SECONDS = 86_400
+
+
+@pytest.fixture(scope="session")
+def smollm2_gguf() -> Path:
+    """SmolLM2-135M-Instruct, Q4_1; downloaded once."""
+    return download.smollm2_gguf()
+
+
+@pytest.fixture(scope="session")
+def smollm2_package(smollm2_gguf: Path) -> Path:
+    """The package of SmolLM2 with its weights kept, made once for each state of the code that makes it. Read only."""
+    from exporters.export import export
+
+    folder = paths.cache_folder() / "tests"
+    package = folder / f"smollm2-{_key(smollm2_gguf)}"
+    if not (package / "manifest.json").exists():
+        for old in folder.glob("smollm2-*"):
+            if time.time() - old.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(old, ignore_errors=True)
+        made = folder / f".{package.name}-{time.monotonic_ns()}"
+        try:
+            export(str(smollm2_gguf), made, weights="keep", verified=False)
+            made.rename(package)
+        except OSError:
+            if not (package / "manifest.json").exists():  # else another test run was faster
+                raise
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+    return package
+
+
+@pytest.fixture(scope="session")
+def smollm2_ir(smollm2_package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SmolLM2 as a source: an OpenVINO IR folder in optimum's layout. Read only: its files are links."""
+    from shards import manifest as manifests
+
+    folder = tmp_path_factory.mktemp("sources") / "SmolLM2-135M-Instruct"
+    folder.mkdir()
+    facts = manifests.read(smollm2_package).facts
+    for path, name in (
+        (manifests.GRAPH, "openvino_model.xml"),
+        (manifests.WEIGHTS, "openvino_model.bin"),
+        (manifests.TOKENIZER, "openvino_tokenizer.xml"),
+        (manifests.DETOKENIZER, "openvino_detokenizer.xml"),
+    ):
+        link(smollm2_package / path, folder / name)
+        if path.startswith("tokenizer/"):
+            link((smollm2_package / path).with_suffix(".bin"), (folder / name).with_suffix(".bin"))
+    config = {"model_type": "llama", "max_position_embeddings": facts.context_length, "eos_token_id": 2}
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    return folder
+
+
+def link(source: Path, target: Path) -> None:
+    """A second name for a file, or a copy where the two are on different file systems."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _key(gguf: Path) -> str:
+    """Names everything the package depends on."""
+    root = Path(__file__).parent.parent
+    digest = hashlib.sha256(f"{gguf.name} {gguf.stat().st_size}".encode())
+    for tool in ("openvino", "openvino-genai", "openvino-tokenizers"):
+        digest.update(version(tool).encode())
+    for pattern in _SOURCES:
+        for path in sorted(root.glob(pattern)):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
