@@ -1,0 +1,1 @@
+"""The head's HTTP face: the OpenAI API, health, fleet and metrics."""

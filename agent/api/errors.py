@@ -1,0 +1,98 @@
+"""Errors as the OpenAI API tells them: {"error": {"message", "type", "param", "code"}} with a fitting status."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from shards.errors import CapacityError, EdgeAgentError, RequestError, StageError
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 5
+"""What a client that came at a bad moment is told to wait."""
+
+
+class ApiError(Exception):
+    """An answer that is an error."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.headers = status, headers or {}
+        self.body: dict[str, Any] = {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+    def response(self) -> JSONResponse:
+        """The HTTP response."""
+        return JSONResponse(self.body, self.status, self.headers)
+
+
+def explain(error: Exception) -> ApiError:
+    """The API's words for any error."""
+    wait = {"Retry-After": str(RETRY_SECONDS)}
+    match error:
+        case ApiError():
+            return error
+        case RequestError():
+            message = f"{error.what}. {error.hint}" if error.hint else error.what
+            return ApiError(400, message, param=error.where, code="invalid_value")
+        case CapacityError():
+            return ApiError(429, str(error), kind="rate_limit_error", code="overloaded", headers=wait)
+        case StageError():
+            return ApiError(503, str(error), kind="server_error", code="stage_failed", headers=wait)
+        case EdgeAgentError():
+            return ApiError(500, str(error), kind="server_error", code="internal_error")
+        case _:
+            log.error("an unexpected error in the API", exc_info=error)
+            what = f"the server met an error it does not know: {type(error).__name__}: {error}"
+            return ApiError(500, what, kind="server_error", code="internal_error")
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error in the API's own form."""
+
+    @app.exception_handler(Exception)
+    @app.exception_handler(EdgeAgentError)
+    @app.exception_handler(ApiError)
+    async def _explained(request: Request, error: Exception) -> JSONResponse:
+        return explain(error).response()
+
+    @app.exception_handler(RequestValidationError)
+    async def _invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        return _invalid_body(error).response()
+
+    @app.exception_handler(HTTPException)
+    async def _http(request: Request, error: HTTPException) -> JSONResponse:
+        path = f"{request.method} {request.url.path}"
+        known = {404: f"there is no {request.url.path} here", 405: f"{path} is not a method of this address"}
+        message = known.get(error.status_code, str(error.detail))
+        return ApiError(error.status_code, message, headers=dict(error.headers or {})).response()
+
+
+def _invalid_body(error: RequestValidationError) -> ApiError:
+    """Name the first field that is wrong, and what it is."""
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return ApiError(400, f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}")
+    path = [str(part) for part in first["loc"] if part != "body"]
+    field = ".".join(path) or None
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        return ApiError(400, f"this server does not know the field {field!r}", param=field, code="unknown_parameter")
+    if first["type"] == "missing":
+        what = f"the field {field!r} is missing" if field else "the body is missing"
+        return ApiError(400, what, param=field, code="missing_required_parameter")
+    return ApiError(400, f"{field}: {message}" if field else message, param=field, code="invalid_value")

@@ -1,0 +1,83 @@
+"""What a request must pass before anybody reads it: the host it names, the key it carries, the size of its body."""
+
+from __future__ import annotations
+
+import secrets
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from agent.api.errors import ApiError
+
+MAX_BODY_BYTES = 8 * 2**20
+"""Room for a prompt of a million tokens as text."""
+
+_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "testserver"})
+_OPEN_PATHS = frozenset({"/healthz"})
+
+
+class Guard:
+    """ASGI middleware.
+
+    With a key, every request but /healthz must carry it as a bearer token. Without one the server listens on
+    loopback only, and what remains is other people's web pages in the user's own browser: those are kept out by
+    asking for a loopback `Host` (no DNS rebinding) and for JSON bodies (no form posts from elsewhere).
+    """
+
+    def __init__(self, app: ASGIApp, *, key: str | None = None, max_body: int = MAX_BODY_BYTES) -> None:
+        self._app, self._key, self._max_body = app, key, max_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer why not."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        counted = _Counted(receive, self._max_body)
+        try:
+            self._check(scope)
+            await self._app(scope, counted, send)
+        except ApiError as error:
+            await error.response()(scope, receive, send)
+
+    def _check(self, scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        if self._key is None:
+            host = headers.get("host", "").rsplit(":", 1)[0] if not headers.get("host", "").endswith("]") else "[::1]"
+            if host not in _LOOPBACK_NAMES:
+                raise ApiError(403, f"this server answers to localhost only, not to {host!r}", code="wrong_host")
+        elif scope["path"] not in _OPEN_PATHS:
+            scheme, _, token = headers.get("authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not secrets.compare_digest(token.strip().encode(), self._key.encode()):
+                raise ApiError(
+                    401,
+                    "this server wants its key, as the header: Authorization: Bearer KEY",
+                    code="invalid_api_key",
+                    headers={"WWW-Authenticate": "Bearer"},
+                )
+        if scope["method"] == "POST":
+            kind = headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+            if kind != "application/json":
+                message = f"the body must be JSON (Content-Type: application/json), not {kind}"
+                raise ApiError(415, message, code="unsupported_media_type")
+            length = headers.get("content-length", "0")
+            if length.isdecimal() and int(length) > self._max_body:
+                raise _too_large(int(length), self._max_body)
+
+
+class _Counted:
+    """A `receive` that stops at the limit, for bodies that come in chunks without saying how long they are."""
+
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self._receive, self._limit, self._seen = receive, limit, 0
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._seen += len(message.get("body", b""))
+            if self._seen > self._limit:
+                raise _too_large(self._seen, self._limit)
+        return message
+
+
+def _too_large(size: int, limit: int) -> ApiError:
+    return ApiError(413, f"the body has {size} bytes or more, the limit is {limit}", code="body_too_large")

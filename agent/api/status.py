@@ -1,0 +1,117 @@
+"""GET /v1/models, /healthz, /fleet and /metrics: what is there, and how it does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import Response
+
+from agent.api.errors import ApiError
+from agent.metrics import Metrics
+
+if TYPE_CHECKING:
+    from pipeline.head import HeadSnapshot
+    from pipeline.running import RunningModel
+
+_ANSWER_SECONDS = 2.0
+"""A head that does not say how it is within this time is not well."""
+
+
+class Status:
+    """The endpoints that only look."""
+
+    def __init__(self, model: RunningModel, metrics: Metrics) -> None:
+        self._model, self._metrics = model, metrics
+        self._facts = model.manifest.facts
+        self._since = int(time.time())
+        self.router = APIRouter()
+        for path, answer in (
+            ("/v1/models", self.models),
+            ("/v1/models/{name:path}", self.one_model),
+            ("/healthz", self.health),
+            ("/fleet", self.fleet),
+            ("/metrics", self.metrics),
+        ):
+            self.router.get(path, response_model=None)(answer)
+
+    async def models(self) -> dict[str, Any]:
+        """All models, which is one."""
+        return {"object": "list", "data": [self._listed()]}
+
+    async def one_model(self, name: str) -> dict[str, Any]:
+        """The model of a name."""
+        if name != self._facts.name:
+            message = f"there is no model {name!r} here, only {self._facts.name!r}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+        return self._listed()
+
+    async def health(self) -> JSONResponse:
+        """200 while requests can be served, else 503 and why."""
+        try:
+            failure = (await self._snapshot()).failure
+        except TimeoutError:
+            failure = f"the head has not answered for {_ANSWER_SECONDS:g} s"
+        if failure is not None:
+            return JSONResponse({"status": "failed", "reason": failure}, 503)
+        return JSONResponse({"status": "ok"})
+
+    async def fleet(self) -> dict[str, Any]:
+        """The chain: its stages, what they hold, what they run on, where a step's time goes (in microseconds)."""
+        snapshot = await self._snapshot()
+        stages = [
+            {
+                "layers": [facts.first_layer, facts.end_layer],
+                "engine": facts.engine,
+                "device": facts.device,
+                "pid": pid,
+                "kv_tokens": facts.kv_tokens,
+                "block": facts.block,
+                "properties": facts.properties,
+                "microseconds": asdict(timing) if timing else None,
+            }
+            for facts, pid, timing in zip(
+                self._model.chain.facts,
+                self._model.chain.pids,
+                snapshot.stages or [None] * len(self._model.chain.facts),
+                strict=True,
+            )
+        ]
+        return {
+            "model": {
+                "name": self._facts.name,
+                "package_id": self._model.manifest.package_id,
+                "layers": self._facts.layers,
+                "context_length": self._facts.context_length,
+                "weights": self._facts.weights,
+            },
+            "chain": {
+                "stages": stages,
+                "microseconds": {"wire": snapshot.wire, "head": snapshot.head, "listeners": snapshot.listeners},
+                "dropped_frames": snapshot.dropped,
+                "failure": snapshot.failure,
+            },
+            "scheduler": asdict(snapshot.scheduler),
+        }
+
+    async def metrics(self) -> Response:
+        """Prometheus' page."""
+        return Response(await asyncio.to_thread(self._metrics.text), media_type=CONTENT_TYPE_LATEST)
+
+    async def _snapshot(self) -> HeadSnapshot:
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            return await asyncio.to_thread(self._model.head.snapshot)
+
+    def _listed(self) -> dict[str, Any]:
+        return {
+            "id": self._facts.name,
+            "object": "model",
+            "created": self._since,
+            "owned_by": "edge-agent",
+            "max_model_len": self._facts.context_length,
+        }

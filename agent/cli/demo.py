@@ -1,0 +1,97 @@
+"""`edge-agent demo`: from nothing to an answer, and where the time of each token went."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agent.cli import output
+from agent.cli.ask import stream_answer
+
+if TYPE_CHECKING:
+    from pipeline.head import HeadSnapshot
+    from shards.progress import Progress
+
+_MAX_TOKENS = 256
+
+
+def demo(
+    prompt: Annotated[str, typer.Option(help="What to ask the model.")] = "What is the capital of France?",
+    stages: Annotated[int, typer.Option(min=1, help="Processes to divide the model over.")] = 2,
+    as_json: Annotated[bool, typer.Option("--json", help="Print answer and timings as JSON.")] = False,
+) -> None:
+    """Fetch a small model, divide it over processes of this PC, ask it something, and show where the time went.
+
+    Downloads SmolLM2-135M-Instruct (93 MB) on first use and keeps it in your cache folder.
+
+    Example: edge-agent demo --prompt "Name three rivers."
+    """
+    from agent.client import Client
+    from agent.serving import Serving
+    from pipeline.running import RunOptions
+
+    with output.progress_bars(quiet=as_json) as progress:
+        package = _package(progress)
+        serving = Serving(package, RunOptions(stages=stages), port=0, progress=progress)
+    with serving, Client(serving.url) as client:
+        if not as_json:
+            name = serving.model.manifest.facts.name
+            output.note(f"{name} in {stages} stage processes, served at {serving.url}\n\n> {prompt}\n")
+        body = {
+            "messages": [{"role": "user", "content": prompt}],
+            "temperature": 0,
+            "max_completion_tokens": _MAX_TOKENS,
+        }
+        answer = stream_answer(client, body, quiet=as_json)
+        snapshot = serving.model.head.snapshot()
+    times = _times(snapshot)
+    if as_json:
+        output.print_json({**answer, "stages": stages, "milliseconds_per_token": times})
+    else:
+        _show(answer, times)
+
+
+def _package(progress: Progress) -> Path:
+    """The demo's model package in the user's cache, made on first use."""
+    from agent import paths
+    from agent.download import SMOLLM2, smollm2_gguf
+    from exporters.export import export
+    from shards import manifest as manifests
+    from shards.errors import PackageError
+
+    package = paths.cache_folder() / "packages" / Path(SMOLLM2.gguf).stem
+    try:
+        manifests.read(package)
+        return package
+    except PackageError:
+        return export(str(smollm2_gguf(progress)), package, weights="keep", force=True, progress=progress).package
+
+
+def _times(snapshot: HeadSnapshot) -> dict[str, float]:
+    """Milliseconds of a step, which with one user is a token: each stage, the ways between, the head."""
+    stages = {f"stage {number}": stage.compute for number, stage in enumerate(snapshot.stages)}
+    parts = {**stages, "wire": snapshot.wire, "head": snapshot.head + snapshot.listeners}
+    return {part: round(microseconds / 1000, 3) for part, microseconds in parts.items()}
+
+
+def _show(answer: dict[str, Any], times: dict[str, float]) -> None:
+    from rich.table import Table
+
+    total = sum(times.values())
+    table = Table(title="where the time of a token goes", title_justify="left")
+    table.add_column("part")
+    table.add_column("ms", justify="right")
+    table.add_column("share", justify="right")
+    for part, milliseconds in times.items():
+        table.add_row(part, f"{milliseconds:.2f}", f"{milliseconds / total:.0%}" if total else "")
+    table.add_section()
+    table.add_row("together", f"{total:.2f}", "")
+    output.show("")
+    output.show(table)
+    rate = answer["tokens_per_second"]
+    output.show(
+        f"first token after {1000 * answer['first_token_seconds']:.0f} ms"
+        + (f", then {rate:.1f} tokens/s" if rate else "")
+    )

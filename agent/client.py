@@ -1,0 +1,95 @@
+"""A client of the head's own API, for the commands that ask it something."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Self
+
+import httpx
+
+from shards.errors import EdgeAgentError, RequestError, StageError
+
+_CONNECT_SECONDS = 5
+_HINT = "Start one with: edge-agent serve PACKAGE, or let this command do it with --package PACKAGE."
+
+
+class ServerError(EdgeAgentError):
+    """No server answers, or its answer is not one."""
+
+
+class Client:
+    """Talks to a head over HTTP; a context manager.
+
+    Args:
+        url: Where it listens, e.g. http://127.0.0.1:8114.
+        key: Its API key, if it wants one.
+    """
+
+    def __init__(self, url: str, key: str | None = None) -> None:
+        self._url = url.rstrip("/")
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        # no limit on reading: a prompt may take minutes, and the server says so when something fails
+        timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS)
+        # the environment's proxies are for the internet, not for a server in the house
+        self._http = httpx.Client(base_url=self._url, headers=headers, timeout=timeout, trust_env=False)
+
+    def get(self, path: str) -> Any:
+        """The JSON at a path."""
+        try:
+            response = self._http.get(path)
+            self._raise_for_error(response)
+            return response.json()
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            raise self._unreachable(error) from error
+
+    def stream_chat(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """The chunks of a streamed chat completion.
+
+        Raises:
+            ServerError: no server is there, or it went away in mid-answer.
+            RequestError: the server refuses the request.
+            StageError: the server could not finish the answer.
+        """
+        try:
+            with self._http.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as response:
+                self._raise_for_error(response)
+                for line in response.iter_lines():
+                    if line == "data: [DONE]":
+                        return
+                    if line.startswith("data: "):
+                        chunk = json.loads(line.removeprefix("data: "))
+                        if "error" in chunk:
+                            raise StageError(chunk["error"]["message"], where=self._url)
+                        yield chunk
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            raise self._unreachable(error) from error
+        raise ServerError("the answer broke off before its end", where=self._url, hint="Is the server still running?")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._http.close()
+
+    def _raise_for_error(self, response: httpx.Response) -> None:
+        if response.is_success:
+            return
+        response.read()
+        try:
+            error = response.json()["error"]
+            message, param = error["message"], error.get("param")
+        except (ValueError, KeyError, TypeError):
+            raise ServerError(f"the server answers {response.status_code}", where=self._url, hint=_HINT) from None
+        if response.status_code == 401:
+            raise ServerError(message, where=self._url, hint="Name the file the key is in with --api-key-file FILE.")
+        if response.status_code < 500:
+            raise RequestError(message, where=param)
+        raise StageError(message, where=self._url)
+
+    def _unreachable(self, error: Exception) -> ServerError:
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+            return ServerError("no server answers", where=self._url, hint=_HINT)
+        if isinstance(error, httpx.InvalidURL | httpx.UnsupportedProtocol):
+            return ServerError(f"this is not an address of a server ({error})", where=self._url)
+        return ServerError(f"the server's answer broke off ({error or type(error).__name__})", where=self._url)

@@ -1,0 +1,93 @@
+"""What /metrics tells, in Prometheus' format. One registry a server, so several can live in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from pipeline.messages import Usage
+
+if TYPE_CHECKING:
+    from pipeline.head import HeadSnapshot
+
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class Metrics:
+    """Counts what requests come to; the head's own numbers are read when somebody asks."""
+
+    def __init__(self, snapshot: Callable[[], HeadSnapshot]) -> None:
+        self._registry = CollectorRegistry()
+        self._answers = Counter(
+            "edge_agent_answers", "Answers that have ended, by how", ["reason"], registry=self._registry
+        )
+        self._tokens = Counter("edge_agent_tokens", "Tokens of ended answers", ["kind"], registry=self._registry)
+        self._first_token = Histogram(
+            "edge_agent_first_token_seconds", "From request to first token", buckets=_SECONDS, registry=self._registry
+        )
+        self._answer = Histogram(
+            "edge_agent_answer_seconds", "From request to end", buckets=_SECONDS, registry=self._registry
+        )
+        self._registry.register(_HeadCollector(snapshot))
+
+    def first_token(self, seconds: float) -> None:
+        """An answer's first token is there."""
+        self._first_token.observe(seconds)
+
+    def ended(self, reason: str, seconds: float, usage: Usage | None) -> None:
+        """An answer has ended: `stop`, `length`, `cancelled` or `failed`."""
+        self._answers.labels(reason).inc()
+        self._answer.observe(seconds)
+        if usage is not None:
+            self._tokens.labels("prompt").inc(usage.prompt)
+            self._tokens.labels("cached").inc(usage.cached)
+            self._tokens.labels("completion").inc(usage.completion)
+
+    def text(self) -> bytes:
+        """The page."""
+        return generate_latest(self._registry)
+
+
+class _HeadCollector(Collector):
+    """The scheduler's gauges and counters, and where the time of a step goes."""
+
+    def __init__(self, snapshot: Callable[[], HeadSnapshot]) -> None:
+        self._snapshot = snapshot
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: the head need not be asked when this is registered."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """Ask the head, once for a page."""
+        snapshot = self._snapshot()
+        scheduler = snapshot.scheduler
+        yield GaugeMetricFamily("edge_agent_up", "1 while the chain serves", float(snapshot.failure is None))
+        sequences = GaugeMetricFamily("edge_agent_sequences", "Sequences by state", labels=["state"])
+        for state in ("running", "waiting", "preempted"):
+            sequences.add_metric([state], getattr(scheduler, state))
+        yield sequences
+        yield GaugeMetricFamily("edge_agent_steps_in_flight", "Steps on their way round", scheduler.in_flight)
+        cache = GaugeMetricFamily("edge_agent_kv_tokens", "Tokens of KV cache by state", labels=["state"])
+        for state in ("total", "used", "kept"):
+            cache.add_metric([state], getattr(scheduler, f"kv_{state}"))
+        yield cache
+        yield CounterMetricFamily("edge_agent_steps", "Steps sent", scheduler.steps)
+        yield CounterMetricFamily("edge_agent_rows", "Rows of all steps", scheduler.rows)
+        yield CounterMetricFamily(
+            "edge_agent_preemptions", "Sequences put back for want of room", scheduler.preemptions
+        )
+        yield CounterMetricFamily(
+            "edge_agent_dropped_frames", "Frames that were not what they should be", snapshot.dropped
+        )
+        times = GaugeMetricFamily("edge_agent_step_seconds", "Moving average of a step's time by part", labels=["part"])
+        for number, stage in enumerate(snapshot.stages):
+            for part in ("wait", "queued", "compute", "send"):
+                times.add_metric([f"stage {number} {part}"], getattr(stage, part) / 1e6)
+        for part in ("wire", "head", "listeners"):
+            times.add_metric([part], getattr(snapshot, part) / 1e6)
+        yield times
