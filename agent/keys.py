@@ -1,4 +1,4 @@
-"""The API key: in a file that is the owner's alone, never on a command line, where every user of the PC could read it."""
+"""The API key: in a file of its owner's alone, never on a command line, where every user of the PC could read it."""
 
 from __future__ import annotations
 

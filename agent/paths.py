@@ -14,6 +14,11 @@ def cache_folder() -> Path:
     return platformdirs.user_cache_path(_NAME, appauthor=False)
 
 
+def tuning_folder() -> Path:
+    """What tuning found to be fastest, by model and machine."""
+    return cache_folder() / "tuning"
+
+
 def config_folder() -> Path:
     """Things that are this user's own: keys."""
     return platformdirs.user_config_path(_NAME, appauthor=False)

@@ -57,30 +57,33 @@ class Server:
         )
         self._uvicorn = uvicorn.Server(config)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._run, name="http", daemon=True)
-        self._thread.start()
-        while not self._uvicorn.started and self._thread.is_alive():
-            self._thread.join(_POLL_SECONDS)
+        # waited for with an event: a Ctrl-C inside Thread.join makes Python 3.11 take the thread for ended
+        self._ended = threading.Event()
+        threading.Thread(target=self._run, name="http", daemon=True).start()
+        while not self._uvicorn.started and not self._ended.wait(_POLL_SECONDS):
+            pass
 
     def wait(self) -> None:
         """Until the server ends, which it does by itself only when it fails."""
-        while self._thread.is_alive():
-            self._thread.join(0.5)  # in steps: on Windows a wait without end is not interrupted by Ctrl-C
+        while not self._ended.wait(0.5):  # in steps: on Windows a wait without end is not interrupted by Ctrl-C
+            pass
 
     def close(self) -> None:
-        """Take no more requests; answers may go on for a moment, then they end in an error, and the server with them."""
+        """Take no more requests; answers may go on for a moment, then end in an error, and the server with them."""
         self._uvicorn.should_exit = True
-        self._thread.join(_DRAIN_SECONDS / 2)
-        if self._thread.is_alive() and self._loop is not None:
+        if not self._ended.wait(_DRAIN_SECONDS / 2) and self._loop is not None:
             self._loop.call_soon_threadsafe(self._end_answers)
-        self._thread.join()
+        self._ended.wait()
         self._socket.close()
 
     def _run(self) -> None:
         # the selector loop everywhere: it is what ZeroMQ can live beside on Windows
-        with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
-            self._loop = runner.get_loop()
-            runner.run(self._uvicorn.serve(sockets=[self._socket]))
+        try:
+            with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+                self._loop = runner.get_loop()
+                runner.run(self._uvicorn.serve(sockets=[self._socket]))
+        finally:
+            self._ended.set()
 
 
 def bind(host: str = DEFAULT_HOST, port: int = DEFAULT_PORT) -> socket.socket:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -46,7 +46,8 @@ class Wanted:
     prompt: tuple[int, ...]
     sampling: Sampling
     max_tokens: int
-    stops: tuple[str, ...] = ()
+    text: TextStream
+    """Where its tokens become text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +66,12 @@ class TextService:
 
     Args:
         head: Makes the tokens.
-        text_stream: Makes the text stream of an answer with these stop texts.
         stop_tokens: Tokens that end an answer.
         metrics: Told what answers come to.
     """
 
-    def __init__(
-        self,
-        head: Head,
-        text_stream: Callable[[tuple[str, ...]], TextStream],
-        stop_tokens: frozenset[int],
-        metrics: Metrics,
-    ) -> None:
-        self._head, self._text_stream, self._stop_tokens, self._metrics = head, text_stream, stop_tokens, metrics
+    def __init__(self, head: Head, stop_tokens: frozenset[int], metrics: Metrics) -> None:
+        self._head, self._stop_tokens, self._metrics = head, stop_tokens, metrics
         self._inbox: _Inbox | None = None
         self._active: set[Answers] = set()
 
@@ -98,7 +92,7 @@ class TextService:
             )
         if self._inbox is None:
             self._inbox = _Inbox(asyncio.get_running_loop())
-        answers = Answers(self._head, self._metrics, [self._text_stream(one.stops) for one in wanted])
+        answers = Answers(self._head, self._metrics, [one.text for one in wanted])
         self._active.add(answers)
         answers.on_close = lambda: self._active.discard(answers)
         try:
@@ -147,7 +141,7 @@ class Answers:
             if isinstance(event, Failed):
                 raise event.error
 
-    async def pieces(self) -> AsyncIterator[Piece]:
+    async def pieces(self) -> AsyncGenerator[Piece]:
         """All that comes, until every answer has ended; leaving early cancels what is left.
 
         Raises:

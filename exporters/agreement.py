@@ -26,8 +26,8 @@ _CHUNK = 64
 
 TEXT = """\
 The tide had gone out further than anyone in the village could remember. Boats lay on their sides in the mud, and \
-children walked between them with buckets, picking up crabs and old coins. "It will come back," said the harbour master, \
-"and when it does, you had better be on the hill." Nobody listened to her until the birds fell silent.
+children walked between them with buckets, picking up crabs and old coins. "It will come back," said the harbour \
+master, "and when it does, you had better be on the hill." Nobody listened to her until the birds fell silent.
 
 To bake a simple loaf of bread:
 1. Mix 500 g of flour with 10 g of salt and 7 g of dry yeast.
@@ -42,13 +42,13 @@ def mean_and_variance(values: list[float]) -> tuple[float, float]:
     return mean, sum((value - mean) ** 2 for value in values) / len(values)
 
 Question: A train leaves at 14:20 and arrives at 17:05. How long does the journey take?
-Answer: From 14:20 to 17:00 it is two hours and forty minutes, and five more minutes make two hours and forty-five minutes.
+Answer: From 14:20 to 17:00 it is two hours and forty minutes, and five more minutes make two hours and 45 minutes.
 
-Le marché ouvre à sept heures du matin. On y trouve des fruits, du fromage, du pain frais et des fleurs. Ma grand-mère y \
-va chaque samedi avec son panier, et elle revient toujours avec une histoire de plus à raconter.
+Le marché ouvre à sept heures du matin. On y trouve des fruits, du fromage, du pain frais et des fleurs. Ma \
+grand-mère y va chaque samedi avec son panier, et elle revient toujours avec une histoire de plus à raconter.
 
-Water boils at a lower temperature in the mountains because the air pressure falls as one climbs. The capital of Japan is \
-Tokyo, the largest planet of the solar system is Jupiter, and the chemical symbol of gold is Au.
+Water boils at a lower temperature in the mountains because the air pressure falls as one climbs. The capital of \
+Japan is Tokyo, the largest planet of the solar system is Jupiter, and the chemical symbol of gold is Au.
 """
 """What the models are compared on: prose, a list, code, a sum, another language, facts."""
 
@@ -73,9 +73,7 @@ class Agreement:
         }
 
 
-def compare(
-    original: Path, changed: Path, tokens: NDArray[np.int64], progress: Progress = silent
-) -> Agreement:
+def compare(original: Path, changed: Path, tokens: NDArray[np.int64], progress: Progress = silent) -> Agreement:
     """Run two stateful graphs over the same tokens on the CPU and compare what they predict.
 
     One model is in memory at a time, besides the original's logits (tokens x vocabulary x 4 bytes).

@@ -71,7 +71,7 @@ def export(
         edges = edges_of(split, prepared.facts.layers) if split else []
         files = files_of(prepared)
         copied = {path: file for path, file in files.items() if not file.is_relative_to(scratch)}
-        check_space(scratch, size_of(copied) + (size_of(files) if split else 0))
+        check_space(package.parent, size_of(copied) + (size_of(files) if split else 0))
         built = [scratch / target.name for target in targets]
         manifest = write_package(
             built[0], files, prepared.facts, layer_spans(prepared.graph),

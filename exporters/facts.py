@@ -1,12 +1,13 @@
 """What a model is: its sizes from the graph itself, the rest from the files that came with it.
 
-Nothing here knows an architecture. A fact comes from, in this order: the JSON files of a Hugging Face folder, the metadata
-of a GGUF, the runtime information of the tokenizer graph.
+Nothing here knows an architecture. A fact comes from, in this order: the JSON files of a Hugging Face folder, the
+metadata of a GGUF, the runtime information of the tokenizer graph.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -23,8 +24,10 @@ _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length"
 _UNLIMITED = 10**9
 """Tokenizers without a limit carry a huge one."""
 
-_TURN_ENDS = frozenset({"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<|end_of_turn|>", "<|return|>"})
-"""Texts that end a turn of a chat. One counts only where it is a control token that the model's own chat template writes."""
+_TURN_ENDS = frozenset(
+    {"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<|end_of_turn|>", "<|return|>"}
+)
+"""Texts that end a turn of a chat. One counts only where it is a control token and the chat template writes it."""
 
 _CONTROL = 3
 """GGUF's token type of control tokens."""
@@ -43,7 +46,7 @@ def read(
     Args:
         graph: The stateful graph, `.bin` beside it.
         name: What to call the model.
-        folder: A folder with config.json, generation_config.json, tokenizer_config.json and so on, as far as they exist.
+        folder: A folder with config.json, generation_config.json, tokenizer_config.json, as far as they exist.
         metadata: The key-value pairs of a GGUF file.
         tokenizer: The tokenizer graph.
 
@@ -103,39 +106,45 @@ def _heads(state: ov.Node) -> tuple[int, int]:
     fixed = [axis.get_length() for axis in state.output(0).get_partial_shape() if axis.is_static]
     if len(fixed) != 2:
         shape = state.output(0).get_partial_shape()
-        raise ExportError(f"the KV state {state.get_friendly_name()} has the shape {shape}, not [?, heads, ?, head size]")
+        raise ExportError(
+            f"the KV state {state.get_friendly_name()} has the shape {shape}, not [?, heads, ?, head size]"
+        )
     return fixed[0], fixed[1]
 
 
 def describe_weights(model: ov.Model) -> str:
     """How a graph stores its weights, most bytes first, e.g. 'int4 sym, group 128 + int8 asym, per channel'."""
-    bytes_of: dict[tuple[str, int], int] = {}
+    stored: Counter[tuple[str, int]] = Counter()
     for node in model.get_ordered_ops():
-        shape = node.get_output_shape(0) if node.get_type_name() == "Constant" else ()
-        if len(shape) >= 2 and shape[-1] > 1:  # the others are norms, scales and zero points
-            kind = _weight_kind(node)
-            bytes_of[kind] = bytes_of.get(kind, 0) + node.get_byte_size()
-    total = sum(bytes_of.values())
-    kept = {kind: size for kind, size in bytes_of.items() if size > total / 50}  # a table of positions is not worth a word
-    groups: dict[str, dict[int, int]] = {}
-    for (kind, group), size in kept.items():
-        groups.setdefault(kind, {})[group] = size
+        if node.get_type_name() != "Constant":
+            continue
+        shape = node.get_output_shape(0)
+        if len(shape) >= 2 and list(shape)[-1] > 1:  # the others are norms, scales and zero points
+            stored[_weight_kind(node)] += node.get_byte_size()
+    groups: dict[str, list[int]] = {}
+    for (kind, group), size in stored.most_common():
+        if size > stored.total() / 50:  # a table of positions is not worth a word
+            groups.setdefault(kind, []).append(group)
     words = []
-    for kind in sorted(groups, key=lambda kind: -sum(groups[kind].values())):
-        sizes = [group for group in sorted(groups[kind], key=lambda g: -groups[kind][g]) if group]
-        grouped = f", group {'/'.join(map(str, sizes))}" if sizes else ""
-        words.append(kind + (grouped or (", per channel" if kind.startswith("int") else "")))
+    for kind, sizes in groups.items():
+        if any(sizes):
+            kind += f", group {'/'.join(str(size) for size in sizes if size)}"
+        elif kind.startswith("int"):
+            kind += ", per channel"
+        words.append(kind)
     return " + ".join(words)
 
 
 def _weight_kind(constant: ov.Node) -> tuple[str, int]:
     """(type, group size or 0) of one weight. A group is the last of three axes: [out, groups, group]."""
     dtype = constant.get_output_element_type(0).get_type_name()
-    name = {"i4": "int4", "u4": "int4", "i8": "int8", "u8": "int8", "f16": "fp16", "bf16": "bf16", "f32": "fp32"}.get(dtype, dtype)
+    name = {"i4": "int4", "u4": "int4", "i8": "int8", "u8": "int8", "f16": "fp16", "bf16": "bf16", "f32": "fp32"}.get(
+        dtype, dtype
+    )
     if not name.startswith("int"):
         return name, 0
     offset = {reader.get_type_name() for reader in _after_convert(constant)} & {"Subtract"}
-    shape = constant.get_output_shape(0)
+    shape = list(constant.get_output_shape(0))
     return f"{name} {'asym' if offset else 'sym'}", shape[-1] if len(shape) == 3 and shape[1] > 1 else 0
 
 
@@ -260,11 +269,15 @@ def _from_tokenizer(graph: Path) -> _Said:
     try:
         info = ElementTree.parse(graph).getroot().find("rt_info")
     except (OSError, ElementTree.ParseError) as error:
-        raise ExportError(f"the tokenizer cannot be read ({error})", where=str(graph), hint="Export it again.") from None
+        raise ExportError(
+            f"the tokenizer cannot be read ({error})", where=str(graph), hint="Export it again."
+        ) from None
     said = {node.tag: node.get("value") for node in (info if info is not None else ())}
     eos, bos = said.get("eos_token_id"), said.get("bos_token_id")
     return _Said(
-        stop_tokens=(int(eos),) if eos else (), bos_token=int(bos) if bos else None, chat_template=said.get("chat_template")
+        stop_tokens=(int(eos),) if eos else (),
+        bos_token=int(bos) if bos else None,
+        chat_template=said.get("chat_template"),
     )
 
 
@@ -275,7 +288,9 @@ def _json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ExportError(f"the file cannot be read ({error})", where=str(path), hint="Fetch the model again.") from None
+        raise ExportError(
+            f"the file cannot be read ({error})", where=str(path), hint="Fetch the model again."
+        ) from None
     if not isinstance(content, dict):
         raise ExportError("the file holds no JSON object", where=str(path), hint="Fetch the model again.")
     return content

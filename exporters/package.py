@@ -74,17 +74,9 @@ def write_package(
         progress: Told in bytes.
 
     Raises:
-        ExportError: a file cannot be read or written, or the weights are shorter than the graph says.
+        ExportError: a file cannot be read or written.
         CapacityError: the disk is full.
     """
-    weights = files[manifests.WEIGHTS]
-    held, wanted = weights.stat().st_size, max(end for _, end in spans.all())
-    if held < wanted:
-        raise ExportError(
-            f"the weights are cut short: the graph needs {wanted} bytes, the file has {held}",
-            where=str(weights),
-            hint="Download or convert the model again.",
-        )
     total, done = size_of(files), 0
 
     def advance(count: int) -> None:
@@ -107,7 +99,8 @@ def write_package(
     try:
         manifests.write(folder, manifest)
     except OSError as error:
-        raise _explained(error, folder / manifests.MANIFEST, len(manifest.model_dump_json())) from error
+        path = manifests.MANIFEST
+        raise _explained(error, path, folder / path, len(manifest.model_dump_json())) from error
     return manifest
 
 
@@ -132,17 +125,16 @@ def _add(path: str, source: Path, target: Path, *, move: bool, advance: Callable
             writer.flush()
             os.fsync(writer.fileno())  # a manifest must never outlive, in a power cut, the bytes it speaks of
     except OSError as error:
-        raise _explained(error, target, wanted) from error
+        raise _explained(error, path, target, wanted) from error
     return FileEntry(path=path, size=size, pieces=tuple(pieces))
 
 
-def _explained(error: OSError, target: Path, wanted: int) -> ExportError | CapacityError:
+def _explained(error: OSError, path: str, target: Path, wanted: int) -> ExportError | CapacityError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        free = shutil.disk_usage(target.parent).free
         return CapacityError(
-            f"the disk is full: {target.name} needs {wanted} bytes, {shutil.disk_usage(target.parent).free} are free",
-            where=str(target.parent),
+            f"the disk is full: the file has {wanted / 1e6:,.1f} MB, {free / 1e6:,.1f} MB are left",
+            where=path,
             hint="Nothing was left behind. Free some space, or choose another place with -o.",
         )
-    return ExportError(
-        f"the file cannot be copied to the package ({error.strerror or error})", where=str(error.filename or target)
-    )
+    return ExportError(f"the file cannot be written ({error.strerror or error})", where=path)

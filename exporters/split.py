@@ -58,12 +58,12 @@ def write_stage(package: Path, first: int, end: int, folder: Path, progress: Pro
     try:
         model = ov.Core().read_model(package / manifests.GRAPH, package / manifests.WEIGHTS)
         ov.serialize(cut_stage(model, first, end), xml, xml.with_suffix(".bin"))
+        del model
+        own = layer_spans(xml)  # reads the stage again, so a file cut short by a full disk is noticed
     except RuntimeError as error:
         raise ExportError(f"the stage cannot be written ({reason(error)})", where=str(folder)) from error
-    del model
     has_tokenizer = any(entry.path == manifests.TOKENIZER for entry in whole.files)
     tokenizers = (package / manifests.TOKENIZER, package / manifests.DETOKENIZER) if has_tokenizer else (None, None)
-    own = layer_spans(xml)
     away: tuple[tuple[manifests.Span, ...], ...] = ((),)
     spans = WeightSpans(
         shared=merge([*own.shared, *(own.embedding if first else ()), *(own.head if end < whole.facts.layers else ())]),

@@ -112,7 +112,7 @@ def check_space(folder: Path, wanted: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < wanted:
         raise CapacityError(
-            f"the disk is too full: {wanted} bytes wanted, {free} free",
+            f"the disk is too full: {wanted / 1e6:,.0f} MB wanted, {free / 1e6:,.0f} MB free",
             where=str(folder),
             hint="Free some space, or choose another place with -o.",
         )

@@ -1,42 +1,57 @@
-"""Moving averages of where the time of steps goes. Pure."""
+"""Where the time of steps goes: medians of the last ones. Pure."""
 
 from __future__ import annotations
 
+from collections import deque
+from statistics import median
+
 from pipeline.messages import StageTiming
 
-_SMOOTHING = 0.05
-"""Weight of the newest step."""
+_STEPS = 64
+"""How many steps count. The median, so that the few with a prompt in them don't hide what a token costs."""
 
 
 class Averages:
-    """Moving averages, in microseconds; the first value counts as the average so far."""
+    """Medians over the last steps, in microseconds; 0 or no stages before the first."""
 
     def __init__(self) -> None:
-        self.stages: tuple[StageTiming, ...] = ()
-        self.wire = self.head = self.listeners = 0.0
+        self._steps: deque[tuple[float, tuple[StageTiming, ...]]] = deque(maxlen=_STEPS)
+        """(time on the wire, of each stage)."""
+        self._head: deque[tuple[float, float]] = deque(maxlen=_STEPS)
+        """(head, listeners)."""
 
     def add_step(self, seconds: float, stages: tuple[StageTiming, ...]) -> None:
         """A step has come back after `seconds`."""
-        wire = 1e6 * seconds - sum(t.queued + t.compute + t.send for t in stages)
-        if len(stages) != len(self.stages):
-            self.stages, self.wire = stages, wire
-            return
-        self.wire = _smooth(self.wire, wire)
-        self.stages = tuple(
-            StageTiming(
-                wait=_smooth(old.wait, new.wait),
-                compute=_smooth(old.compute, new.compute),
-                send=_smooth(old.send, new.send),
-                queued=_smooth(old.queued, new.queued),
-            )
-            for old, new in zip(self.stages, stages, strict=True)
-        )
+        self._steps.append((1e6 * seconds - sum(t.queued + t.compute + t.send for t in stages), stages))
 
     def add_head(self, results: int, head: float, listeners: float) -> None:
         """The head has spent seconds on a number of results, and its listeners on their events."""
-        self.head = _smooth(self.head or 1e6 * head / results, 1e6 * head / results)
-        self.listeners = _smooth(self.listeners or 1e6 * listeners / results, 1e6 * listeners / results)
+        self._head.append((1e6 * head / results, 1e6 * listeners / results))
 
+    @property
+    def stages(self) -> tuple[StageTiming, ...]:
+        """Of each stage."""
+        return tuple(
+            StageTiming(
+                wait=median(t.wait for t in timings),
+                compute=median(t.compute for t in timings),
+                send=median(t.send for t in timings),
+                queued=median(t.queued for t in timings),
+            )
+            for timings in zip(*(stages for _, stages in self._steps), strict=True)
+        )
 
-def _smooth(old: float, new: float) -> float:
-    return old + _SMOOTHING * (new - old)
+    @property
+    def wire(self) -> float:
+        """What the stages do not account for; below 0 where a stage works on before its predecessor's send returns."""
+        return median(wire for wire, _ in self._steps) if self._steps else 0.0
+
+    @property
+    def head(self) -> float:
+        """The head's own."""
+        return median(head for head, _ in self._head) if self._head else 0.0
+
+    @property
+    def listeners(self) -> float:
+        """Of handing out events."""
+        return median(listeners for _, listeners in self._head) if self._head else 0.0

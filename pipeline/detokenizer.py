@@ -19,7 +19,7 @@ from pipeline.tokenizer import Tokenizer
 _CHECKED_SEQUENCES, _CHECKED_LENGTH = 64, 48
 
 
-class TextStreaming(Protocol):
+class StreamingDetokenizer(Protocol):
     """One answer's tokens becoming text."""
 
     def add(self, token: int) -> str:
@@ -57,7 +57,7 @@ class Detokenizer:
             self._first = {i: a for i, (a, b) in enumerate(zip(alone, self._bytes, strict=True)) if a != b}
             self.is_table = self._agrees(vocabulary)
 
-    def stream(self, *, continues: bool = False) -> TextStreaming:
+    def stream(self, *, continues: bool = False) -> StreamingDetokenizer:
         """Begin an answer.
 
         Args:

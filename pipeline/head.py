@@ -57,7 +57,7 @@ class Chain(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HeadSnapshot:
-    """What the head is doing. Times are moving averages over steps with rows, in microseconds."""
+    """What the head is doing. Times are medians over the last steps with rows, in microseconds."""
 
     scheduler: SchedulerSnapshot
     stages: tuple[StageTiming, ...]
@@ -166,9 +166,11 @@ class Head:
                 events: list[RequestEvent] = []
                 if self._bell.listener in ready:
                     self._bell.hush()
-                    self._do_commands(events)
+                    while self._commands:
+                        events += self._commands.popleft()()
                 results = self._take_results(events)
-                self._send_steps()
+                if not results:
+                    self._send_steps()
                 done = perf_counter()
                 self._deliver(events)
                 if results:
@@ -177,7 +179,9 @@ class Head:
             _log.exception("the head has failed")
             self._failure = StageError(f"the head has failed ({error!r})", hint="Start the model again.")
             # the scheduler may be what failed: it is not asked
-            self._deliver([Failed(request, self._failure, Usage(0, 0, 0)) for request in self._listeners])
+            for request, listener in self._listeners.items():
+                _hear(listener, Failed(request, self._failure, Usage(0, 0, 0)))
+            self._listeners.clear()
         finally:
             self._end()
 
@@ -192,10 +196,6 @@ class Head:
             self._deliver(self._fail(StageError(what, where="chain", hint="Start the model again.")))
             return None
         return int(1e3 * left) + 1
-
-    def _do_commands(self, events: list[RequestEvent]) -> None:
-        while self._commands:
-            events += self._commands.popleft()()
 
     def _take_results(self, events: list[RequestEvent]) -> int:
         """Take all results that are there; each time the next steps leave before anything else is done."""
@@ -235,12 +235,7 @@ class Head:
         for event in events:
             ends = isinstance(event, Finished | Failed)
             listener = self._listeners.pop(event.request, None) if ends else self._listeners.get(event.request)
-            if listener is None:
-                continue
-            try:
-                listener(event)
-            except Exception:
-                _log.exception("a listener of request %s has failed; the request is cancelled", event.request)
+            if listener is not None and not _hear(listener, event):
                 self._listeners.pop(event.request, None)
                 self._scheduler.cancel(event.request, monotonic())
 
@@ -251,7 +246,7 @@ class Head:
                 raise self._failure
             self._scheduler.add(request, monotonic())
         except EdgeAgentError as error:
-            listener(Failed(request.id, error, Usage(len(request.prompt), 0, 0)))
+            _hear(listener, Failed(request.id, error, Usage(len(request.prompt), 0, 0)))
         else:
             self._listeners[request.id] = listener
         return ()
@@ -270,9 +265,11 @@ class Head:
         """Take no more commands, and do those that came before."""
         with self._lock:
             self._ended = True
-        events: list[RequestEvent] = []
-        self._do_commands(events)
-        self._deliver(events)
+        while self._commands:
+            try:
+                self._deliver(self._commands.popleft()())
+            except Exception:
+                _log.exception("a command of a failed head has failed")
         self._chain.receiver.close()
         self._chain.sender.close()
         self._bell.close()
@@ -288,6 +285,16 @@ class Head:
             self._dropped,
             None if self._failure is None else str(self._failure),
         )
+
+
+def _hear(listener: Listener, event: RequestEvent) -> bool:
+    """Hand an event out; False if the listener fails."""
+    try:
+        listener(event)
+    except Exception:
+        _log.exception("the listener of request %s has failed; the request is cancelled", event.request)
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ class LocalChain:
     def __init__(self, children: Sequence[StageChild], events: _Events) -> None:
         self._children, self._events = children, events
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._ends: list[Receiver | Sender] = []
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._failure: StageError | None = None
@@ -128,10 +129,12 @@ class LocalChain:
             listener(failure)
 
     def close(self) -> None:
-        """End the stages; a step at hand may take two seconds to end. The head must have closed its sockets' use."""
+        """End the stages. A head on this chain is closed before."""
         self._closing.set()
         stage_child.stop(self._children)
-        self._context.destroy(linger=0)
+        for end in self._ends:
+            end.close()
+        self._context.term()
 
     def _load(self, progress: Report) -> tuple[RuntimeFacts, ...]:
         facts: dict[StageChild, RuntimeFacts] = {}
@@ -159,6 +162,7 @@ class LocalChain:
         head = KeyPair.new()
         keys = [KeyPair.new() for _ in self._children]
         self.receiver = Receiver(self._context, head, keys[-1].public, self.limits.part_bytes)
+        self._ends.append(self.receiver)
         peer = Peer(endpoint=self.receiver.endpoint, public=head.public)
         for i in reversed(range(len(self._children))):
             child, before = self._children[i], keys[i - 1] if i else head
@@ -166,6 +170,7 @@ class LocalChain:
             child.tell(Connect(index=i, keys=keys[i], welcome=before.public, next=peer, limits=limits, sends=hidden))
             peer = Peer(endpoint=self._bound(child), public=keys[i].public)
         self.sender = Sender(self._context, head, peer)
+        self._ends.append(self.sender)
 
     def _bound(self, expected: StageChild) -> str:
         while True:

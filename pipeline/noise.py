@@ -18,12 +18,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-MAXIMUM = -math.log(-math.log1p(-(2.0**-33)))
-"""Largest possible noise, 22.87: the noise has 32 random bits."""
-
 _MASK64 = 2**64 - 1
 _NEAR = 8.0
-"""Tokens this close to the largest logit are tried first; further ones win only with noise above 1 - e^-8."""
+"""Tokens further than this below the largest logit need so much more noise that hardly any is left to compute."""
 
 
 def spread(ids: NDArray[np.integer]) -> NDArray[np.uint32]:
@@ -42,7 +39,7 @@ def bits(seed: int, position: int, spread_ids: NDArray[np.uint32]) -> NDArray[np
 def gumbel(random: NDArray[np.uint32]) -> NDArray[np.float64]:
     """Standard Gumbel noise [n] of random bits [n]: -log(-log(u)) with u in the middle of one of 2**32 cells.
 
-    In float64, where libraries' logarithms agree after rounding, so that PCs of different makers agree too.
+    So it lies between -3.13 and 22.87. In float64, where what libraries' logarithms differ by decides no draw.
     """
     noise: NDArray[np.float64] = -np.log(-np.log((random + 0.5) * 2.0**-32))
     return noise

@@ -46,7 +46,8 @@ def encode(kind: PayloadKind, x: Rows) -> memoryview:
     """The bytes of `x`.
 
     For `tokens` and `f32` they are the array's own memory where it is contiguous: send or copy them before the array
-    changes. `f16` keeps infinities and NaN as they are; they don't disturb the rest of their row.
+    changes. `f16` keeps infinities and NaN as they are; they don't disturb the rest of their row. Values that
+    round up beyond the largest f32 become infinite.
     """
     if kind == "f16":
         return _encode_f16(np.asarray(x, np.float32))

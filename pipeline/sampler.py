@@ -24,8 +24,9 @@ Row = NDArray[np.float32]
 """Logits [vocabulary], or logits divided by the temperature with the largest at 0."""
 
 _GREEDY_BELOW = 1e-5
-"""Temperatures below this are 0: two logits that differ in float32 at all are then further apart than any noise."""
+"""Temperatures below this are 0: logits 3e-4 apart already outweigh any noise, and nothing can overflow."""
 _GROUP = 64
+"""Tokens that share a maximum in the search for the k-th largest."""
 _BINS = 1024
 _LIKELY = np.float32(-8.0)
 """Where a nucleus is looked for first, in scaled logits below the likeliest."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from pipeline.messages import Sampling
 from shards.errors import RequestError
 
@@ -16,13 +14,14 @@ def validate(sampling: Sampling, vocabulary: int) -> None:
     Raises:
         RequestError: names the first field out of range, its value and the range.
     """
-    _between("temperature", sampling.temperature, 0.0, 100.0)
-    _between("top_k", sampling.top_k, 0, None)
-    _between("top_p", sampling.top_p, 0.0, 1.0, above_low=True)
-    _between("min_p", sampling.min_p, 0.0, 1.0)
-    _between("repetition_penalty", sampling.repetition_penalty, 0.0, 100.0, above_low=True)
-    _between("presence_penalty", sampling.presence_penalty, -2.0, 2.0)
-    _between("frequency_penalty", sampling.frequency_penalty, -2.0, 2.0)
+    _between("temperature", sampling.temperature, 0, 100)
+    _between("top_k", sampling.top_k, 0, 2**31 - 1)
+    _between("top_p", sampling.top_p, 0, 1, above_low=True)
+    _between("min_p", sampling.min_p, 0, 1)
+    _between("repetition_penalty", sampling.repetition_penalty, 0.01, 100)
+    _between("presence_penalty", sampling.presence_penalty, -2, 2)
+    _between("frequency_penalty", sampling.frequency_penalty, -2, 2)
+    _between("seed", sampling.seed, -(2**63), 2**64 - 1)
     if sampling.logprobs is not None:
         _between("logprobs", sampling.logprobs, 0, MOST_LOGPROBS)
     for token, bias in sampling.logit_bias.items():
@@ -32,13 +31,13 @@ def validate(sampling: Sampling, vocabulary: int) -> None:
                 where="logit_bias",
                 hint="Use ids of this model's tokenizer.",
             )
-        _between(f"logit_bias[{token}]", bias, -100.0, 100.0)
+        _between(f"logit_bias[{token}]", bias, -100, 100)
 
 
-def _between(field: str, value: float, low: float, high: float | None, *, above_low: bool = False) -> None:
-    if math.isfinite(value) and (value > low if above_low else value >= low) and (high is None or value <= high):
+def _between(field: str, value: float, low: float, high: float, *, above_low: bool = False) -> None:
+    if (value > low if above_low else value >= low) and value <= high:  # NaN is neither
         return
-    bounds = f"{'above' if above_low else 'at least'} {low:g}" + ("" if high is None else f" and at most {high:g}")
+    bounds = f"{'above' if above_low else 'at least'} {low} and at most {high}"
     raise RequestError(
         f"the value {value} is out of range, it must be {bounds}", where=field, hint=f"Change {field} and ask again."
     )

@@ -31,6 +31,9 @@ class StageChild:
         start: What it shall load; it begins at once.
         heard: Called with each message, and with the StageError that names the end of the process, once and last. On
             a thread of this object's own.
+
+    Raises:
+        StageError: the system does not start the process.
     """
 
     def __init__(self, name: str, start: Start, heard: Callable[[StageChild, FromStage | StageError], None]) -> None:
@@ -41,16 +44,20 @@ class StageChild:
         # Of a process group of its own, so that Ctrl-C in a terminal reaches the agent alone. -P: a folder named like
         # one of ours, where the user happens to be, is not imported.
         group = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "pipeline.stage_process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            errors="replace",
-            process_group=None if group else 0,
-            creationflags=group,
-        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "pipeline.stage_process"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+                errors="replace",
+                process_group=None if group else 0,
+                creationflags=group,
+            )
+        except OSError as error:
+            hint = "Close other programs, or use fewer stages."
+            raise StageError(f"its process cannot be started ({error})", where=name, hint=hint) from None
         self._errors = threading.Thread(target=self._read_errors, name=f"{name}: errors", daemon=True)
         self._errors.start()
         threading.Thread(target=self._read, name=f"{name}: messages", daemon=True).start()

@@ -90,16 +90,19 @@ class StageProcess:
 
     def _listen(self) -> None:
         """Hear the agent, on a thread of its own. An agent that is gone, or asks to stop early, ends the process."""
-        working = False
-        for text in os.fdopen(0, encoding="utf-8"):
-            message = to_stage(text)
-            if not isinstance(message, Stop):
-                working = working or isinstance(message, Connect)
-                self._inbox.put(message)
-            elif working:
-                self._stop.set()
-            else:
-                os._exit(0)
+        connected = False
+        try:
+            for text in os.fdopen(0, encoding="utf-8"):
+                message = to_stage(text)
+                if not isinstance(message, Stop):
+                    connected = connected or isinstance(message, Connect)
+                    self._inbox.put(message)
+                elif connected:
+                    self._stop.set()
+                else:
+                    os._exit(0)
+        except ValueError as error:
+            self._channel.tell(Failed.of(error))
         os._exit(1)
 
     def _load(self) -> StageRuntime:

@@ -88,6 +88,7 @@ def read_graph(core: ov.Core, store: PackageStore) -> ov.Model:
         graph = core.read_model(path, store.folder / WEIGHTS)
     except RuntimeError as error:
         raise PackageError(f"OpenVINO cannot read the graph: {reason(error)}", where=str(path), hint=_AGAIN) from error
+    graph.set_friendly_name(str(path))  # what its errors are about
     if (found := depth(graph)) != expected:
         raise PackageError(f"the graph has {found} layers, the manifest says {expected}", where=str(path), hint=_AGAIN)
     return graph

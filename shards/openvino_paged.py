@@ -39,8 +39,8 @@ class PagedStage:
         block = block_tokens(caches)
         blocks = -(-config.kv_tokens // block)
         self._facts = facts_of(config, model, compiled, block, blocks)
-        self._table = BlockTable(blocks, block)
         check_memory(config.device, blocks * sum(port.block_bytes for port in caches), self._facts.kv_tokens)
+        self._table = BlockTable(blocks, block)
         self._request = compiled.create_infer_request()
         # kept: the request does not keep a tensor's memory alive
         self._caches = {

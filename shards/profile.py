@@ -11,7 +11,7 @@ from shards.errors import ConfigurationError
 from shards.progress import Progress, silent
 from shards.runtime import EngineName, Mode, StageConfig
 from shards.store import PackageStore
-from shards.timing import StepTimer, kv_tokens
+from shards.timing import fastest_steps, kv_tokens
 
 ROWS = (1, 4, 16, 64)
 _ROUNDS = 5
@@ -89,15 +89,9 @@ def _stage_times(config: StageConfig, rows: tuple[int, ...], cache: Path | None)
     from shards.loading import load_stage
 
     stage = load_stage(config, cache=cache)
-    times = []
-    for count in rows:
-        timer = StepTimer(stage, count)
-        for _ in range(_ROUNDS):
-            timer.run()
-        timer.close()
-        times.append(timer.fastest)
+    times = tuple(fastest_steps([stage], count, _ROUNDS)[0] for count in rows)
     stage.close()
-    return tuple(times)
+    return times
 
 
 def _beyond(larger: tuple[float, ...], smaller: tuple[float, ...]) -> tuple[float, ...]:

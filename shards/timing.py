@@ -1,7 +1,8 @@
-"""Timing decode steps of a loaded stage, as they are in a large model: with cold caches."""
+"""Timing decode steps of loaded stages."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import perf_counter
 
 import numpy as np
@@ -9,51 +10,58 @@ from numpy.typing import NDArray
 
 from shards.runtime import Batch, SequenceRows, StageRuntime
 
-CONTEXT = 32
+_CONTEXT = 32
 """Tokens each sequence has before it is timed."""
 
 _CACHE_BYTES = 64 * 2**20
+"""More than a processor's last cache."""
 
 
-class StepTimer:
-    """Runs decode steps of `rows` sequences on a stage and knows the fastest."""
+def fastest_steps(stages: Sequence[StageRuntime], rows: int, rounds: int) -> list[float]:
+    """The fastest of `rounds` decode steps of `rows` sequences on each stage, in milliseconds.
 
+    The stages take turns, so that other load on the machine hits all alike. Each step begins with cold processor
+    caches, as a few layers would find them within a large model.
+    """
+    timers = [_StepTimer(stage, rows) for stage in stages]
+    scratch = np.zeros(_CACHE_BYTES, np.uint8)
+    for _ in range(rounds):
+        for timer in timers:
+            scratch.fill(1)
+            timer.run()
+    for timer in timers:
+        timer.close()
+    return [timer.fastest for timer in timers]
+
+
+def kv_tokens(rows: int, rounds: int) -> int:
+    """What the KV cache of a stage must hold for that; blocks have up to 256 tokens."""
+    return rows * (-(-(_CONTEXT + rounds) // 256) * 256)
+
+
+class _StepTimer:
     def __init__(self, stage: StageRuntime, rows: int) -> None:
-        facts, noise = stage.facts, np.random.default_rng(0)
-        self._stage, self._rows, self._past = stage, rows, CONTEXT
+        facts, self._noise = stage.facts, np.random.default_rng(0)
+        self._stage, self._rows, self._past = stage, rows, _CONTEXT
         self._sample = int(facts.is_tail)
-
-        def made(count: int) -> NDArray[np.int64] | NDArray[np.float32]:
-            if facts.is_first:
-                return noise.integers(0, facts.vocabulary, count)
-            return noise.standard_normal((count, facts.hidden_size), np.float32)
-
         for sequence in range(rows):
-            stage.step(Batch((SequenceRows(sequence, 0, CONTEXT),), made(CONTEXT)))
-        self._x = made(rows)
+            stage.step(Batch((SequenceRows(sequence, 0, _CONTEXT),), self._made(_CONTEXT)))
+        self._x = self._made(rows)
         self.fastest = float("inf")
-        """Milliseconds."""
 
     def run(self) -> None:
-        """Run one step, timed."""
         batch = Batch(tuple(SequenceRows(s, self._past, 1, self._sample) for s in range(self._rows)), self._x)
-        _empty_caches()
         start = perf_counter()
         self._stage.step(batch)
         self.fastest = min(self.fastest, 1e3 * (perf_counter() - start))
         self._past += 1
 
     def close(self) -> None:
-        """Free the sequences."""
         for sequence in range(self._rows):
             self._stage.free(sequence)
 
-
-def kv_tokens(rows: int, rounds: int) -> int:
-    """What the KV cache of a stage must hold to time `rows` sequences that often; blocks have up to 256 tokens."""
-    return rows * (-(-(CONTEXT + rounds) // 256) * 256)
-
-
-def _empty_caches() -> None:
-    """Take the processor's caches away from a stage of a few layers, as the other layers of a real one would."""
-    np.zeros(_CACHE_BYTES, np.uint8).fill(1)
+    def _made(self, count: int) -> NDArray[np.int64] | NDArray[np.float32]:
+        facts = self._stage.facts
+        if facts.is_first:
+            return self._noise.integers(0, facts.vocabulary, count)
+        return self._noise.standard_normal((count, facts.hidden_size), np.float32)

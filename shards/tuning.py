@@ -21,13 +21,13 @@ from shards.errors import EdgeAgentError
 from shards.loading import cut, make_runtime
 from shards.manifest import Manifest
 from shards.runtime import StageConfig, StageRuntime
-from shards.timing import StepTimer, kv_tokens
+from shards.timing import fastest_steps, kv_tokens
 
 GROUP_SIZE, THREADS = "DYNAMIC_QUANTIZATION_GROUP_SIZE", "INFERENCE_NUM_THREADS"
 
 _GROUP_SIZES = (0, 32, 64, 128)
 _ROWS = (1, 8)
-_ROUNDS = 7
+_ROUNDS = 9
 _WORTHWHILE = 0.97
 """A candidate must take less than this part of the default's time: the rest is noise."""
 
@@ -78,51 +78,37 @@ def _measure(core: ov.Core, graph: ov.Model, config: StageConfig, manifest: Mani
     )
 
     def load(extra: Properties) -> StageRuntime:
-        return make_runtime(core, layer.clone(), small, manifest.facts, base | extra)
+        stage = make_runtime(core, layer.clone(), small, manifest.facts, base | extra)
+        fastest_steps([stage], max(_ROWS), rounds=1)  # kernels are made in the first step, and may fail there
+        return stage
 
     milliseconds: dict[str, dict[int, float]] = {}
-    default = load({})
-    in_force = default.facts.properties
-    default.close()
     chosen: dict[str, int] = {}
-    for name, values in _candidates(core, config, in_force):
-        tried: list[dict[str, int]] = [chosen]
-        tried += [chosen | {name: value} for value in values if str(value) != in_force.get(name)]
-        stages: list[tuple[dict[str, int], StageRuntime]] = []
-        for extra in tried:
-            with suppress(EdgeAgentError):  # a value that this device or these weights do not take
-                stages.append((extra, load(extra)))
-        times = _race([stage for _, stage in stages])
-        for (extra, stage), taken in zip(stages, times, strict=True):
+    for name, values in _candidates(config):
+        entrants = [(chosen, load(chosen))]
+        in_force = entrants[0][1].facts.properties.get(name)
+        for value in values if in_force is not None else ():
+            if str(value) != in_force:
+                with suppress(EdgeAgentError):  # a value that this device or these weights do not take
+                    entrants.append((chosen | {name: value}, load(chosen | {name: value})))
+        stages = [stage for _, stage in entrants]
+        by_rows = {rows: fastest_steps(stages, rows, _ROUNDS) for rows in _ROWS}
+        times = [{rows: fastest[index] for rows, fastest in by_rows.items()} for index in range(len(stages))]
+        for (extra, stage), taken in zip(entrants, times, strict=True):
             milliseconds[json.dumps(extra)] = taken
             stage.close()
         ratios = [sum(taken[rows] / times[0][rows] for rows in _ROWS) / len(_ROWS) for taken in times]
         if min(ratios) < _WORTHWHILE:
-            chosen = stages[ratios.index(min(ratios))][0]
+            chosen = entrants[ratios.index(min(ratios))][0]
     return Tuned(properties=chosen, milliseconds=milliseconds)
 
 
-def _candidates(core: ov.Core, config: StageConfig, in_force: dict[str, str]) -> Iterable[tuple[str, tuple[int, ...]]]:
+def _candidates(config: StageConfig) -> Iterable[tuple[str, tuple[int, ...]]]:
     """Properties to try one after the other, each on top of the best of those before."""
-    if GROUP_SIZE in in_force:
-        yield GROUP_SIZE, _GROUP_SIZES
+    yield GROUP_SIZE, _GROUP_SIZES
     if family(config.device) == "CPU" and config.threads is None and config.cores is None:
-        counts = {psutil.cpu_count(logical=False), psutil.cpu_count()} - {None}
+        counts = {psutil.cpu_count(logical=False), psutil.cpu_count()}
         yield THREADS, tuple(sorted(count for count in counts if count))
-
-
-def _race(stages: list[StageRuntime]) -> list[dict[int, float]]:
-    """The fastest of several steps of each stage at each number of rows, taking turns so that noise hits all alike."""
-    results: list[dict[int, float]] = [{} for _ in stages]
-    for rows in _ROWS:
-        timers = [StepTimer(stage, rows) for stage in stages]
-        for _ in range(_ROUNDS):
-            for timer in timers:
-                timer.run()
-        for timer, taken in zip(timers, results, strict=True):
-            taken[rows] = timer.fastest
-            timer.close()
-    return results
 
 
 def _key(core: ov.Core, config: StageConfig, manifest: Manifest) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import time
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from packages import link, package_of
 
 from agent import download, paths
 
@@ -69,12 +69,12 @@ def smollm2_ir(smollm2_package: Path, tmp_path_factory: pytest.TempPathFactory) 
     return folder
 
 
-def link(source: Path, target: Path) -> None:
-    """A second name for a file, or a copy where the two are on different file systems."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
+@pytest.fixture(scope="session")
+def tiny_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random llama of four layers, without a tokenizer. Read only."""
+    from zoo import family_ir
+
+    return package_of(family_ir("llama"), tmp_path_factory.mktemp("packages") / "tiny-llama")
 
 
 def _key(gguf: Path) -> str:

@@ -12,7 +12,6 @@ from agent.api.guard import MAX_BODY_BYTES, Guard
 from agent.api.status import Status
 from agent.metrics import Metrics
 from agent.service import TextService
-from pipeline.text_stream import TextStream
 
 if TYPE_CHECKING:
     from pipeline.running import RunningModel
@@ -27,12 +26,7 @@ def create_app(model: RunningModel, *, key: str | None = None, max_body: int = M
         max_body: Largest body in bytes.
     """
     metrics = Metrics(model.head.snapshot)
-    service = TextService(
-        model.head,
-        lambda stops: TextStream(model.tokenizer, stops),
-        frozenset(model.manifest.facts.stop_tokens),
-        metrics,
-    )
+    service = TextService(model.head, frozenset(model.manifest.facts.stop_tokens), metrics)
     app = FastAPI(title="edge-agent", docs_url=None, redoc_url=None)
     app.state.service = service
     app.include_router(Completions(model, service).router)

@@ -7,11 +7,11 @@ import secrets
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
+from pipeline.text_stream import TextStream
 from starlette.responses import Response
 
 from agent.api.errors import ApiError
@@ -19,6 +19,8 @@ from agent.api.replies import ChatReply, CompletionReply, Reply
 from agent.api.schemas import ChatRequest, CompletionRequest, SharedFields
 from agent.api.sse import EventStream, event, until_disconnected
 from agent.service import Answers, Piece, TextService, Wanted
+from pipeline.chat_template import ChatTemplate
+from pipeline.detokenizer import Detokenizer
 from pipeline.messages import Sampling, Usage
 from shards.errors import CapacityError, RequestError
 
@@ -34,10 +36,10 @@ class Completions:
 
     def __init__(self, model: RunningModel, service: TextService) -> None:
         self._service, self._tokenizer = service, model.tokenizer
-        self._facts = model.manifest.facts
-        self._template = ...
+        self._facts = facts = model.manifest.facts
+        self._detokenizer = Detokenizer(model.tokenizer, facts.vocabulary)
+        self._template = ChatTemplate(facts.chat_template, facts.bos_text, facts.eos_text)
         self._fingerprint = f"edge-{model.manifest.package_id[:12]}"
-        self._token_bytes = lru_cache(maxsize=65536)(self._read_token)
         self.router = APIRouter(prefix="/v1")
         self.router.post("/chat/completions", response_model=None)(self.chat)
         self.router.post("/completions", response_model=None)(self.complete)
@@ -48,7 +50,7 @@ class Completions:
         # a long prompt takes a while: not on the loop, where the other answers' tokens pass
         prompt = await asyncio.to_thread(self._read_chat, body)
         try:
-            answers = await self._start(body, [prompt], request)
+            answers = await self._start(body, [prompt], request, continues=False)
         except (RequestError, CapacityError) as error:
             if error.where == "prompt":  # the field is called otherwise here
                 error.where = "messages"
@@ -62,7 +64,7 @@ class Completions:
             await asyncio.to_thread(self._tokenizer.encode, prompt) if isinstance(prompt, str) else prompt
             for prompt in body.prompt
         ]
-        answers = await self._start(body, prompts, request)
+        answers = await self._start(body, prompts, request, continues=True)
         return await self._respond(answers, CompletionReply(f"cmpl-{answers.id}", **self._reply(body)), body, request)
 
     def _check_model(self, body: SharedFields) -> None:
@@ -70,19 +72,31 @@ class Completions:
             message = f"there is no model {body.model!r} here, only {self._facts.name!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
-    def _read_chat(self, body: ChatRequest) -> list[int]: ...
-
-    def _read_token(self, token: int) -> bytes:
-        return self._tokenizer.decode_bytes([[token]], skip_special=False)[0]
+    def _read_chat(self, body: ChatRequest) -> list[int]:
+        knows_developer = "developer" in (self._facts.chat_template or "")
+        messages = [
+            {
+                "role": "system" if message.role == "developer" and not knows_developer else message.role,
+                "content": message.content,
+                **({"name": message.name} if message.name else {}),
+            }
+            for message in body.messages
+        ]
+        return self._tokenizer.encode(self._template.render(messages), special=False)
 
     async def _start(
-        self, body: ChatRequest | CompletionRequest, prompts: list[list[int]], request: Request
+        self, body: ChatRequest | CompletionRequest, prompts: list[list[int]], request: Request, *, continues: bool
     ) -> Answers:
         """Ask the head for every choice of every prompt."""
         seed = secrets.randbits(32) if body.seed is None else body.seed
         limit = body.limit or self._facts.context_length
         wanted = [
-            Wanted(tuple(prompt), _sampling(body, seed + choice), limit, tuple(body.stop or ()))
+            Wanted(
+                tuple(prompt),
+                _sampling(body, seed + choice),
+                limit,
+                TextStream(self._detokenizer.stream(continues=continues), body.stop or ()),
+            )
             for prompt in prompts
             for choice in range(body.n or 1)
         ]
@@ -92,7 +106,7 @@ class Completions:
         return {
             "model": self._facts.name,
             "fingerprint": self._fingerprint,
-            "token_bytes": self._token_bytes,
+            "token_bytes": self._detokenizer.token_bytes,
             "logprobs": body.wanted_logprobs is not None,
             "usage_asked": body.stream_options is not None and body.stream_options.include_usage,
             "per_prompt": body.n or 1,

@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from agent.service import OverloadedError
 from shards.errors import CapacityError, EdgeAgentError, RequestError, StageError
 
 log = logging.getLogger(__name__)
@@ -46,11 +47,13 @@ def explain(error: Exception) -> ApiError:
     match error:
         case ApiError():
             return error
-        case RequestError():
-            message = f"{error.what}. {error.hint}" if error.hint else error.what
-            return ApiError(400, message, param=error.where, code="invalid_value")
-        case CapacityError():
+        case OverloadedError():
             return ApiError(429, str(error), kind="rate_limit_error", code="overloaded", headers=wait)
+        case RequestError() | CapacityError():  # what does not fit now will not fit later either
+            named = error.what if not error.where or error.where in error.what else f"{error.where}: {error.what}"
+            message = f"{named}. {error.hint}" if error.hint else named
+            code = "invalid_value" if isinstance(error, RequestError) else "context_length_exceeded"
+            return ApiError(400, message, param=error.where, code=code)
         case StageError():
             return ApiError(503, str(error), kind="server_error", code="stage_failed", headers=wait)
         case EdgeAgentError():
@@ -76,6 +79,8 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> JSONResponse:
+        if isinstance(error.__cause__, ApiError):  # raised while the framework was reading the body
+            return error.__cause__.response()
         path = f"{request.method} {request.url.path}"
         known = {404: f"there is no {request.url.path} here", 405: f"{path} is not a method of this address"}
         message = known.get(error.status_code, str(error.detail))

@@ -1,4 +1,4 @@
-"""What clients may ask for. Fields mean what they do in the OpenAI API; what this server can't do is refused by name."""
+"""What clients may ask for. Fields mean what they mean to OpenAI; what this server can't do is refused by name."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
 from typing import Any
 
 from starlette.responses import Response
@@ -32,7 +32,7 @@ class EventStream(Response):
     When the client leaves, the iterator is closed at once, wherever it waits.
     """
 
-    def __init__(self, events: AsyncIterator[bytes]) -> None:
+    def __init__(self, events: AsyncGenerator[bytes]) -> None:
         self._events = events
         self.status_code = 200
         self.background = None
@@ -52,8 +52,9 @@ class EventStream(Response):
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": _HEADERS})
         try:
-            async for data in self._events:
-                await send({"type": "http.response.body", "body": data, "more_body": True})
+            async with aclosing(self._events) as events:
+                async for data in events:
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
             last = DONE
         except OSError:  # the client has gone, and with it whom to tell
             return

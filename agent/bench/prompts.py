@@ -13,7 +13,7 @@ QUESTIONS = (
     "List ten things to pack for a week in the mountains in winter.",
     "Explain to a child why the sky is blue in the day and red in the evening.",
     "Translate into French: The train leaves at half past seven, so we should be there at seven.",
-    "Compare a bicycle and a small car for going to work in a town of 100,000 people. Which one is cheaper over a year?",
+    "Compare a bicycle and a small car for going to work in a town of 100,000 people. Which one costs less a year?",
     "What is 17 times 24? Show every step.",
     "Write a polite letter to a neighbour whose dog barks at night.",
     "Summarise what happens in a plant from sunrise to sunset, with the names of the processes.",
@@ -28,13 +28,13 @@ QUESTIONS = (
 
 def chat_prompts(tokenizer: Tokenizer, facts: ModelFacts, count: int) -> list[tuple[int, ...]]:
     """`count` different prompts as token ids, through the model's chat template where it has one."""
-    template = ChatTemplate.of(facts)
+    template = ChatTemplate(facts.chat_template, facts.bos_text, facts.eos_text)
     prompts: list[tuple[int, ...]] = []
     for number in range(count):
         text = QUESTIONS[number % len(QUESTIONS)]
         if number >= len(QUESTIONS):
             text = f"({number}) {text}"
-        if template is not None:
+        if facts.chat_template is not None:
             text = template.render([{"role": "user", "content": text}])
-        prompts.append(tuple(tokenizer.encode(text, special=template is None)))
+        prompts.append(tuple(tokenizer.encode(text, special=facts.chat_template is None)))
     return prompts

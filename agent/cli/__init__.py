@@ -1,57 +1,26 @@
-"""The command `edge-agent`. Start-up stays light: whatever is heavy is imported by the command that needs it."""
+"""The command `edge-agent`."""
 
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version
-from typing import Annotated
-
-import typer
-
-from agent.cli import interruption, output
-from agent.cli.ask import ask
-from agent.cli.demo import demo
-from agent.cli.export import export
-from agent.cli.inspect import inspect
-from agent.cli.serve import serve
-from shards.errors import EdgeAgentError
-
-app = typer.Typer(
-    name="edge-agent",
-    help="Run a language model over the PCs you already own.",
-    epilog="First time? Try: edge-agent demo",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for command in (demo, export, inspect, serve, ask):
-    app.command()(command)
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        print(f"edge-agent {version('edge-agent')}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    _version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-) -> None:
-    pass
 
 
 def main() -> None:
     """Run the command line; ends the process with 0, 1 (an error it explains), 2 (usage) or 128 + a signal's number."""
-    interruption.install()
     try:
-        app()
-    except EdgeAgentError as error:
-        output.show_error(error, as_json="--json" in sys.argv)
-        sys.exit(1)
+        from agent.cli import interruption
+
+        interruption.install()  # before anything else, so that Ctrl-C is harmless at once
+        from agent.cli.app import app
+        from shards.errors import EdgeAgentError
     except KeyboardInterrupt:
         sys.exit(130)
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except (EdgeAgentError, OSError) as error:
+        from agent.cli import output
+
+        output.show_error(error, as_json="--json" in sys.argv)
+        sys.exit(1)

@@ -62,12 +62,14 @@ def ask(
         body["max_completion_tokens"] = max_tokens
     with ExitStack() as stack:
         if package is not None:
+            from agent import paths
             from agent.serving import Serving
             from pipeline.running import RunOptions
 
+            options = RunOptions(cache=paths.tuning_folder())
             with output.progress_bars(quiet=as_json) as progress:
-                url = stack.enter_context(Serving(package, RunOptions(), port=0, progress=progress)).url
-            key = None
+                serving = stack.enter_context(Serving(package, options, port=0, progress=progress))
+            url, key = serving.url, None
         client = stack.enter_context(Client(url, key))
         answer = stream_answer(client, body, quiet=as_json)
     if as_json:

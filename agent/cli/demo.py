@@ -33,8 +33,9 @@ def demo(
     from pipeline.running import RunOptions
 
     with output.progress_bars(quiet=as_json) as progress:
-        package = _package(progress)
-        serving = Serving(package, RunOptions(stages=stages), port=0, progress=progress)
+        package = demo_package(progress)
+        # exact: the same answer on every machine, and no tuning before it
+        serving = Serving(package, RunOptions(stages=stages, mode="exact"), port=0, progress=progress)
     with serving, Client(serving.url) as client:
         if not as_json:
             name = serving.model.manifest.facts.name
@@ -53,8 +54,13 @@ def demo(
         _show(answer, times)
 
 
-def _package(progress: Progress) -> Path:
-    """The demo's model package in the user's cache, made on first use."""
+def demo_package(progress: Progress) -> Path:
+    """The demo's model package, kept in the user's cache; downloaded and exported on first use.
+
+    Raises:
+        DownloadError: the model could not be fetched.
+        ExportError: it could not be made a package.
+    """
     from agent import paths
     from agent.download import SMOLLM2, smollm2_gguf
     from exporters.export import export

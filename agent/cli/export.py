@@ -21,13 +21,7 @@ def _parse_split(text: str) -> tuple[int, ...]:
 
 
 def export(
-    source: Annotated[
-        str,
-        typer.Argument(
-            help="An OpenVINO IR folder, a .gguf file, a Hugging Face folder, or a model name on the hub (owner/name).",
-            show_default=False,
-        ),
-    ],
+    source: Annotated[str, typer.Argument(show_default=False)],
     package: Annotated[
         Path, typer.Option("--output", "-o", metavar="PACKAGE", help="Where the package goes.", show_default=False)
     ],
@@ -59,6 +53,8 @@ def export(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Make a model package that a fleet can share.
+
+    SOURCE is an OpenVINO IR folder, a .gguf file, a Hugging Face folder, or a model name on the hub (owner/name).
 
     Example: edge-agent export SmolLM2-135M-Instruct.Q4_1.gguf -o smollm2
     """

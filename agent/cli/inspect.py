@@ -34,7 +34,7 @@ class StageNeeds:
 
 
 def inspect(
-    package: Annotated[Path, typer.Argument(help="A model package.", show_default=False)],
+    package: Annotated[Path, typer.Argument(show_default=False)],
     stages: Annotated[
         int | None,
         typer.Option(min=1, help="Show a split in this many stages. Default: 1 to 4.", show_default=False),
@@ -42,7 +42,7 @@ def inspect(
     check: Annotated[bool, typer.Option("--check", help="Hash all files again and compare with the manifest.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Show a model package: its facts, the bytes of each layer, and what each stage of a split would need.
+    """Show the model package in the folder PACKAGE: facts, bytes of each layer, what each stage of a split would need.
 
     Example: edge-agent inspect smollm2 --stages 3
     """
@@ -64,15 +64,15 @@ def inspect(
 
 
 def needs(manifest: Manifest, stages: int) -> list[StageNeeds]:
-    """The split in `stages` stages whose largest has the fewest bytes.
+    """The split in `stages` stages that are read in the same time, as `edge-agent serve` divides by default.
 
     Raises:
         ConfigurationError: the model has fewer layers.
     """
-    from shards.balance import balance
+    from shards.balance import Costs, balance
 
     facts, spans = manifest.facts, manifest.spans
-    edges = balance(_bytes(spans.embedding), [_bytes(layer) for layer in spans.layers], _bytes(spans.head), stages)
+    edges = balance(Costs.of_bytes(spans), stages)
     kv = 2 * facts.kv_heads * facts.head_size * _KV_BYTES * _KV_TOKENS
     return [
         StageNeeds(first, end, _bytes(spans.of_stage(first, end)), kv * (end - first)) for first, end in pairwise(edges)
@@ -121,7 +121,7 @@ def _show(manifest: Manifest, splits: dict[int, list[StageNeeds]], checked: bool
     facts = manifest.facts
     table = Table(title=facts.name, show_header=False, title_justify="left")
     if manifest.stage is not None:
-        table.add_row("stage folder", f"layers {manifest.stage.first_layer}-{manifest.stage.end_layer - 1} only")
+        table.add_row("stage folder", f"layers {_range(manifest.stage.first_layer, manifest.stage.end_layer)} only")
     rows = {
         "architecture": facts.architecture or "unknown",
         "layers": facts.layers,
@@ -132,7 +132,7 @@ def _show(manifest: Manifest, splits: dict[int, list[StageNeeds]], checked: bool
         "stop tokens": ", ".join(map(str, facts.stop_tokens)) or "none",
         "chat template": "yes" if facts.chat_template else "no",
         "weights": facts.weights,
-        "files": f"{len(manifest.files)}, {_megabytes(manifest.size)}" + (", all checked" if checked else ""),
+        "files": f"{len(manifest.files)}, {_amount(manifest.size)}" + (", all checked" if checked else ""),
         "id": manifest.package_id[:16],
     }
     for name, value in rows.items():
@@ -140,16 +140,16 @@ def _show(manifest: Manifest, splits: dict[int, list[StageNeeds]], checked: bool
     output.show(table)
     output.show(_layer_table(manifest))
     if splits:
-        split_table = Table(title="what a split would need, balanced by bytes", title_justify="left")
+        split_table = Table(title="what a split would need, balanced by the bytes a token reads", title_justify="left")
         for name in ("stages", "layers", "weights", f"KV per {_KV_TOKENS} tokens (f16)"):
             split_table.add_column(name, justify="right")
         for count, split in splits.items():
             for number, stage in enumerate(split):
                 split_table.add_row(
                     str(count) if number == 0 else "",
-                    f"{stage.first_layer}-{stage.end_layer - 1}",
-                    _megabytes(stage.weights_bytes),
-                    _megabytes(stage.kv_bytes),
+                    _range(stage.first_layer, stage.end_layer),
+                    _amount(stage.weights_bytes),
+                    _amount(stage.kv_bytes),
                     end_section=number == len(split) - 1,
                 )
         output.show(split_table)
@@ -163,18 +163,22 @@ def _layer_table(manifest: Manifest) -> Table:
     table = Table(title="weights", title_justify="left")
     table.add_column("part")
     table.add_column("bytes", justify="right")
-    table.add_row("shared by all stages", _megabytes(_bytes(spans.shared)))
-    table.add_row("embedding", _megabytes(_bytes(spans.embedding)))
+    table.add_row("shared by all stages", _amount(_bytes(spans.shared)))
+    table.add_row("embedding", _amount(_bytes(spans.embedding)))
     sizes = [_bytes(layer) for layer in spans.layers]
     start = 0
     for end in range(1, len(sizes) + 1):
         if end == len(sizes) or sizes[end] != sizes[start]:
-            name = f"layer {start}" if end - start == 1 else f"layers {start}-{end - 1}, each"
-            table.add_row(name, _megabytes(sizes[start]))
+            name = "layer" if end - start == 1 else "each of layers"
+            table.add_row(f"{name} {_range(start, end)}", _amount(sizes[start]))
             start = end
-    table.add_row("final norm and head", _megabytes(_bytes(spans.head)))
+    table.add_row("final norm and head", _amount(_bytes(spans.head)))
     return table
 
 
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:,.2f} MB"
+def _amount(count: int) -> str:
+    return f"{count / 1e6:,.2f} MB" if count >= 1e5 else f"{count / 1e3:,.2f} kB"
+
+
+def _range(first: int, end: int) -> str:
+    return str(first) if end - first == 1 else f"{first}-{end - 1}"

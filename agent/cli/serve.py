@@ -33,7 +33,7 @@ def serve(
     api_key_file: Annotated[
         Path | None,
         typer.Option(
-            help="File that holds the API key. Default: none on loopback, else a key made and kept in your settings folder.",
+            help="File that holds the API key. Default: none on loopback, else one made and kept in your settings.",
             show_default=False,
         ),
     ] = None,
@@ -51,6 +51,7 @@ def serve(
 
         edge-agent serve smollm2 --host 0.0.0.0 --api-key-file key.txt
     """
+    from agent import paths
     from agent.keys import own_key, read_key
     from agent.server import is_loopback
     from agent.serving import Serving
@@ -61,7 +62,9 @@ def serve(
         key = read_key(api_key_file)
     elif not is_loopback(host):
         key, key_file = own_key()
-    options = RunOptions(stages=local_stages, engine=engine, mode=mode, device=device, kv_tokens=kv_tokens)
+    options = RunOptions(
+        stages=local_stages, engine=engine, mode=mode, device=device, kv_tokens=kv_tokens, cache=paths.tuning_folder()
+    )
     with ExitStack() as stack:
         with output.progress_bars(quiet=as_json) as progress:
             serving = stack.enter_context(Serving(package, options, host=host, port=port, key=key, progress=progress))

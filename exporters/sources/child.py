@@ -83,25 +83,25 @@ def run(
 def _listen(lines: queue.Queue[bytes], progress: Progress) -> dict[str, Any]:
     """Pass the child's reports on until it closes its output; returns its answer, empty if it gave none."""
     answer: dict[str, Any] = {}
-    report = ("starting the conversion", 0.0, 1.0)
+    what, done, total = "starting the conversion", 0.0, 1.0
     while True:
         try:
             line = lines.get(timeout=_POLL_SECONDS)
         except queue.Empty:
-            progress(*report)
+            if done < total:
+                progress(what, done, total)
             continue
-        if not line:
-            progress(report[0], report[2], report[2])
-            return answer
-        message = json.loads(line)
-        if "progress" not in message:
+        message = json.loads(line) if line else {}
+        if "result" in message or "error" in message or "exception" in message:
             answer = message
             continue
-        what, done, total = message["progress"]
-        if what != report[0]:
-            progress(report[0], report[2], report[2])
-        report = (what, done, total)
-        progress(*report)
+        following = message.get("progress")
+        if done < total and (following is None or following[0] != what):
+            progress(what, total, total)
+        if following is None:
+            return answer
+        what, done, total = following
+        progress(what, done, total)
 
 
 def _pump(stream: IO[bytes], lines: queue.Queue[bytes]) -> None:
@@ -136,9 +136,15 @@ def _main(job: str, arguments: dict[str, Any]) -> None:
     except EdgeAgentError as error:
         tell(error={"what": error.what, "where": error.where, "hint": error.hint})
     except Exception as error:
-        tell(exception=f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
+        tell(exception=f"{type(error).__name__}: {_gist(error)}")
     sys.stderr.flush()
     os._exit(0)  # everything is said; unloading the libraries takes seconds and sometimes crashes
+
+
+def _gist(error: Exception) -> str:
+    """The line of a message that says what happened; OpenVINO puts places in its own sources before it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((line for line in lines if not line.startswith(("Check ", "Exception from "))), "no message")
 
 
 def _end_with_parent() -> None:

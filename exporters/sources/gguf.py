@@ -122,7 +122,9 @@ def _dequantise(file: GgufFile) -> Any:
     factors = file.tensor(_ROPE_FACTORS)
     if factors is not None:
         _scale_rotation(model, file, factors)
-    if not any(key.endswith(".attention.sliding_window") for key in file.metadata) and hasattr(model.config, "sliding_window"):
+    if not any(key.endswith(".attention.sliding_window") for key in file.metadata) and hasattr(
+        model.config, "sliding_window"
+    ):
         model.config.sliding_window = None  # some configs have one by default
     return model.eval()
 

@@ -178,13 +178,13 @@ class _Reader:
         for name, shape, (dtype, block, block_bytes), offset in entries:
             weights = math.prod(shape)
             if shape and shape[0] % block:
-                raise self._damaged(f"the rows of the tensor {name} hold {shape[0]} weights, {dtype} stores {block} together")
+                raise self._damaged(
+                    f"the rows of the tensor {name} hold {shape[0]} weights, {dtype} stores {block} together"
+                )
             placed.append(GgufTensor(name, shape, dtype, base + offset, weights // block * block_bytes))
         needed = max((tensor.start + tensor.size for tensor in placed), default=base if entries else 0)
         if needed > self._size:
-            raise self._error(
-                f"the file is cut short: its tensors need {needed} bytes, it has {self._size}", _AGAIN
-            )
+            raise self._error(f"the file is cut short: its tensors need {needed} bytes, it has {self._size}", _AGAIN)
         return tuple(placed)
 
     def _value(self, kind: int, key: str) -> Any:

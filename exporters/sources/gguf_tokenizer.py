@@ -1,4 +1,4 @@
-"""The tokenizer inside a GGUF, as OpenVINO graphs. openvino_genai reads it; what it reads wrongly is put right or refused."""
+"""The tokenizer in a GGUF, as OpenVINO graphs. openvino_genai reads it; what it would read wrongly is refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,12 @@ _SPLITS = {
 gives wrong tokens without a word."""
 
 _ONE_DIGIT = r"|\p{N}|"
-_REQUIRED = {"tokenizer.ggml.pre": str, "tokenizer.ggml.tokens": list, "tokenizer.ggml.merges": list, "tokenizer.ggml.token_type": list}
+_REQUIRED = {
+    "tokenizer.ggml.pre": str,
+    "tokenizer.ggml.tokens": list,
+    "tokenizer.ggml.merges": list,
+    "tokenizer.ggml.token_type": list,
+}
 _FROM_ORIGINAL = "Export the original Hugging Face model instead."
 
 

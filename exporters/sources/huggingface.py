@@ -83,10 +83,14 @@ def _fetch(name: str, progress: Progress) -> Path:
     """
     import httpx
     from huggingface_hub import errors, snapshot_download
-    from tqdm.auto import tqdm
+    from huggingface_hub.utils.tqdm import tqdm
 
-    class Bar(tqdm):  # type: ignore[misc]
+    class Bar(tqdm):
         """Reports bytes instead of drawing."""
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            options["disable"] = False  # by default it is off without a terminal
+            super().__init__(*arguments, **options)  # type: ignore[no-untyped-call]
 
         def display(self, *_: Any, **__: Any) -> None:
             if self.unit == "B" and self.total:

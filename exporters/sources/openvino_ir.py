@@ -11,6 +11,8 @@ from shards.progress import Progress
 
 GRAPH = "openvino_model.xml"
 _TOKENIZERS = ("openvino_tokenizer.xml", "openvino_detokenizer.xml")
+_AGAIN = "Download or convert the model again."
+_HOW_TO_CONVERT = "Make it with: convert_tokenizer HUB_NAME_OR_FOLDER --with-detokenizer -o THIS_FOLDER"
 
 
 def prepare(folder: Path, workdir: Path, weights: Weights | None, progress: Progress) -> PreparedSource:
@@ -28,24 +30,38 @@ def prepare(folder: Path, workdir: Path, weights: Weights | None, progress: Prog
         )
     graph = folder / GRAPH
     tokenizer, detokenizer = (folder / name for name in _TOKENIZERS)
-    for path, hint in (
-        (graph.with_suffix(".bin"), "Copy the weights beside the graph."),
-        *(
-            (path.with_suffix(suffix), _HOW_TO_CONVERT)
-            for path in (tokenizer, detokenizer)
-            for suffix in (".xml", ".bin")
-        ),
-    ):
+    needed = [(graph.with_suffix(".bin"), "Copy the weights beside the graph.")]
+    for xml in (tokenizer, detokenizer):
+        needed += [(xml, _HOW_TO_CONVERT), (xml.with_suffix(".bin"), _HOW_TO_CONVERT)]
+    for path, hint in needed:
         if not path.is_file():
             raise ExportError(f"{path.name} is missing", where=str(folder), hint=hint)
+    _check_weights(graph)
+    try:
+        known = facts.read(graph, name=folder.resolve().name, folder=folder, tokenizer=tokenizer)
+    except RuntimeError as error:
+        from shards.device import reason
+
+        raise ExportError(f"OpenVINO cannot read the graph: {reason(error)}", where=str(graph), hint=_AGAIN) from error
     return PreparedSource(
         graph=graph,
         weights=graph.with_suffix(".bin"),
         tokenizer=tokenizer,
         detokenizer=detokenizer,
-        facts=facts.read(graph, name=folder.resolve().name, folder=folder, tokenizer=tokenizer),
+        facts=known,
         description={"kind": "OpenVINO IR", "path": str(folder.resolve())},
     )
 
 
-_HOW_TO_CONVERT = "Make it with: convert_tokenizer HUB_NAME_OR_FOLDER --with-detokenizer -o THIS_FOLDER"
+def _check_weights(graph: Path) -> None:
+    """See that the weights file is as long as the graph says: half a download is better named than mapped."""
+    from shards.graph import constant_ranges
+
+    weights = graph.with_suffix(".bin")
+    held, wanted = weights.stat().st_size, max(end for _, end in constant_ranges(graph).values())
+    if held < wanted:
+        raise ExportError(
+            f"the weights are cut short: the graph needs {wanted} bytes, the file has {held}",
+            where=str(weights),
+            hint=_AGAIN,
+        )

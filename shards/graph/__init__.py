@@ -1,8 +1,9 @@
 """Cutting a decoder's OpenVINO graph into stages, and preparing a stage for its engine. Imports OpenVINO."""
 
-from shards.graph.constants import constant_ranges, layer_spans, stage_spans
+from shards.graph.constants import constant_ranges, layer_spans
 from shards.graph.cut import cut_stage, depth
-from shards.graph.paged import CachePort, block_tokens, cache_ports, gather_output_rows, is_tail, make_paged
+from shards.graph.paged import CachePort, block_tokens, cache_ports, make_paged
+from shards.graph.rows import gather_output_rows
 from shards.graph.waist import Layers, find_layers
 
 __all__ = [
@@ -15,8 +16,6 @@ __all__ = [
     "depth",
     "find_layers",
     "gather_output_rows",
-    "is_tail",
     "layer_spans",
     "make_paged",
-    "stage_spans",
 ]

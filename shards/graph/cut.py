@@ -5,6 +5,7 @@ from __future__ import annotations
 import openvino as ov
 from openvino import opset13 as op
 
+from shards.device import reason
 from shards.graph.nodes import refuse
 from shards.graph.rebase import rebase_shapes
 from shards.graph.waist import find_layers
@@ -65,5 +66,8 @@ def cut_stage(model: ov.Model, first: int, end: int) -> ov.Model:
         if variable.info.variable_id in dropped:
             model.remove_variable(variable)
     model.set_friendly_name(f"layers_{first}_{end}")
-    model.validate_nodes_and_infer_types()
+    try:
+        model.validate_nodes_and_infer_types()
+    except RuntimeError as error:
+        raise refuse(model, f"layers {first} to {end} cannot stand alone ({reason(error)})") from None
     return model

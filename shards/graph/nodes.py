@@ -1,4 +1,4 @@
-"""Walking an OpenVINO graph. Nodes are keyed by `get_name()`, which OpenVINO keeps unique; friendly names need not be."""
+"""Walking an OpenVINO graph. Nodes are keyed by `get_name()`, which is unique; friendly names need not be."""
 
 from __future__ import annotations
 
@@ -41,13 +41,6 @@ def constant(*values: int) -> ov.Node:
     return op.constant(np.array(values, np.int64))
 
 
-def describe(model: ov.Model) -> str:
-    """What to call a graph in an error: the file it was read from, else its name."""
-    if model.has_rt_info(["__weights_path"]):
-        return str(model.get_rt_info(["__weights_path"]).astype(str))
-    return str(model.get_friendly_name())
-
-
 def refuse(model: ov.Model, what: str, hint: str = "This model cannot be split into stages.") -> GraphError:
-    """The error for a graph that cannot be cut."""
-    return GraphError(what, where=describe(model), hint=hint)
+    """The error for a graph that cannot be cut; whoever reads a graph from a file gives it the path as its name."""
+    return GraphError(what, where=str(model.get_friendly_name()), hint=hint)

@@ -1,17 +1,18 @@
-"""Preparing a stage for its engine: paged attention, and logits of the wanted rows only."""
+"""Paged attention: a stage's KV states become blocks that many sequences share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import openvino as ov
-from openvino import opset13 as op
 from openvino._offline_transformations import paged_attention_transformation
 
+from shards.device import reason
 from shards.graph.cut import STAGE_INPUT
-from shards.graph.nodes import constant, refuse, sources
-
-OUTPUT_ROWS = "output_rows"
+from shards.graph.nodes import refuse
+from shards.graph.rows import gather_rows, is_tail
+from shards.graph.waist import ATTENTION
 
 
 def make_paged(stage: ov.Model) -> None:
@@ -25,66 +26,23 @@ def make_paged(stage: ov.Model) -> None:
     Raises:
         GraphError: OpenVINO cannot transform the graph.
     """
-    inner = [port.get_partial_shape()[-1] for port in stage.inputs if STAGE_INPUT in port.names]
+    hidden = [parameter for parameter in stage.get_parameters() if STAGE_INPUT in parameter.output(0).names]
+    widths = [parameter.get_partial_shape()[2] for parameter in hidden]
     try:
         paged_attention_transformation(stage)
     except RuntimeError as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise refuse(stage, f"the graph does not take paged attention ({reason})", "Use the stateful engine.") from None
+        raise refuse(
+            stage, f"the graph does not take paged attention ({reason(error)})", "Use the stateful engine."
+        ) from None
+    left = {node.get_type_name() for node in stage.get_ops()} & {ATTENTION, "ReadValue"}
+    if left:
+        raise refuse(stage, f"paged attention leaves {' and '.join(sorted(left))} behind", "Use the stateful engine.")
+    # the transformation forgets the width, and without it the plugin does not fuse the first norm
+    for parameter, width in zip(hidden, widths, strict=True):
+        parameter.set_partial_shape(ov.PartialShape([-1, width]))
     if is_tail(stage):
-        _gather_rows(stage, axis=0)
-    for parameter in stage.get_parameters():
-        if STAGE_INPUT in parameter.output(0).names:  # the width got lost; without it the first norm is not fused
-            parameter.set_partial_shape(ov.PartialShape([-1, *inner]))
+        gather_rows(stage, axis=0)
     stage.validate_nodes_and_infer_types()
-
-
-def gather_output_rows(stage: ov.Model) -> None:
-    """Give a stateful tail an i32 input `output_rows` [wanted]: logits become [batch, wanted, vocabulary].
-
-    Does nothing to a stage without logits. Without it a prefill pays for the logits of every row.
-    """
-    if is_tail(stage):
-        _gather_rows(stage, axis=1)
-
-
-def is_tail(stage: ov.Model) -> bool:
-    """Whether a stage makes logits."""
-    return any("logits" in port.names for port in stage.outputs)
-
-
-def _gather_rows(stage: ov.Model, axis: int) -> None:
-    head = _head(stage)
-    rows = op.parameter(ov.PartialShape([-1]), ov.Type.i32, name=OUTPUT_ROWS)
-    rows.output(0).set_names({OUTPUT_ROWS})
-    picked = op.gather(head.input_value(0), rows, op.constant(axis, ov.Type.i64))
-    head.input(0).replace_source_output(picked.output(0))
-    stage.add_parameters([rows])
-    stage.validate_nodes_and_infer_types()
-
-
-def _head(stage: ov.Model) -> ov.Node:
-    """The matrix product that makes the logits: the nearest one behind the result on the data's way.
-
-    Scaling, soft-capping or a cast may follow it. Their other operands are constants, so going back along the
-    operands that are not constant leads to it.
-    """
-    node = stage.get_results()[0]
-    while node.get_type_name() != "MatMul":
-        moving = [source for source in sources(node) if not _is_constant(source)]
-        if len(moving) != 1:
-            raise refuse(stage, f"no head matrix was found before the logits (stopped at {node.get_friendly_name()})")
-        node = moving[0]
-    return node
-
-
-def _is_constant(node: ov.Node) -> bool:
-    while node.get_type_name() != "Constant":
-        inputs = sources(node)
-        if len(inputs) != 1:
-            return bool(inputs) and all(_is_constant(source) for source in inputs)
-        node = inputs[0]
-    return True
 
 
 @dataclass(frozen=True)
@@ -99,10 +57,7 @@ class CachePort:
     @property
     def block_bytes(self) -> int:
         """Bytes of one block."""
-        size = self.element_type.bitwidth
-        for dim in self.block_shape:
-            size *= dim
-        return size // 8
+        return prod(self.block_shape) * int(self.element_type.bitwidth) // 8
 
 
 def cache_ports(compiled: ov.CompiledModel) -> tuple[CachePort, ...]:

@@ -48,9 +48,12 @@ def rebase_shapes(model: ov.Model, layers: Layers, first: int, hidden: ov.Node, 
         shape = node.input_value(0).get_partial_shape()
         dims = list(shape) if shape.rank.is_static else []
         moving = [axis for axis, dim in enumerate(dims) if dim.is_dynamic]
-        if not 1 <= len(moving) <= 2:
+        if len(moving) == 2:
+            sizes = {moving[0]: batch, moving[1]: length}
+        elif len(dims) == 2 and moving == [0]:  # rows of all sequences in one axis
+            sizes = {0: op.multiply(batch, length)}
+        else:
             raise refuse(model, f"{node.get_friendly_name()} measures a tensor of shape {shape} that a cut removes")
-        sizes = {moving[0]: batch, moving[-1]: length} if len(moving) == 2 else {moving[0]: op.multiply(batch, length)}
         parts = [sizes.get(axis) or constant(dim.get_length()) for axis, dim in enumerate(dims)]
         value = op.concat(parts, 0)
         if node.get_element_type() != ov.Type.i64:

@@ -84,14 +84,24 @@ def main_path(model: ov.Model, token: ov.Node, result: ov.Node) -> list[ov.Node]
     return [node for node in order if node.get_name() in ahead and node.get_name() in needed]
 
 
-def _ends(model: ov.Model) -> tuple[ov.Node, ov.Node]:
-    names = {name for port in model.inputs for name in port.names}
-    tokens = [p for p in model.get_parameters() if p.output(0).names & TOKEN_INPUTS]
-    if len(tokens) != 1:
+def token_input(model: ov.Model) -> ov.Node:
+    """The Parameter that token ids or hidden states come in by.
+
+    Raises:
+        GraphError: There is none, or more than one.
+    """
+    found = [parameter for parameter in model.get_parameters() if parameter.output(0).names & TOKEN_INPUTS]
+    if len(found) != 1:
+        names = sorted(name for port in model.inputs for name in port.names)
         raise refuse(
-            model,
-            f"the graph needs one token input (input_ids or inputs_embeds), but its inputs are {_some(sorted(names))}",
+            model, f"the graph needs one token input (input_ids or inputs_embeds), but its inputs are {_some(names)}"
         )
+    return found[0]
+
+
+def _ends(model: ov.Model) -> tuple[ov.Node, ov.Node]:
+    token = token_input(model)
+    names = {name for port in model.inputs for name in port.names}
     past = sorted(name for name in names if name.startswith("past_key_values"))
     if past:
         raise refuse(
@@ -108,7 +118,7 @@ def _ends(model: ov.Model) -> tuple[ov.Node, ov.Node]:
     if len(results) != 1:
         outputs = [r.get_friendly_name() for r in results]
         raise refuse(model, f"the graph needs one output, but has {len(outputs)}: {_some(outputs)}")
-    return tokens[0], results[0]
+    return token, results[0]
 
 
 def waists(path: list[ov.Node]) -> list[tuple[int, ov.Node]]:
@@ -158,7 +168,7 @@ def _edges(model: ov.Model, path: list[ov.Node], depth: int) -> tuple[tuple[ov.N
     edges.append((sums or tail)[-1])
     for level, (node, _) in enumerate(edges):
         dtype = node.output(0).get_element_type()
-        if level and dtype != ov.Type.f32:
+        if dtype != ov.Type.f32:
             raise refuse(model, f"the hidden state after layer {level} is {dtype.get_type_name()}, not f32")
     return tuple(node for node, _ in edges), width
 

@@ -101,12 +101,7 @@ class Chain:
         capacity = config.kv_tokens // config.block
         inner = config.block // 2 if config.block % 2 == 0 else config.block
         blocks = [config.block if i == 0 else inner for i in range(config.stages)]
-        return cls(
-            [
-                Stage(capacity * config.block // block, block)
-                for block in blocks
-            ]
-        )
+        return cls([Stage(capacity * config.block // block, block) for block in blocks])
 
     def send(self, step: Step) -> None:
         self.sent.append(step)

@@ -21,7 +21,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @initialize(
         block=st.sampled_from([2, 4]),
-        capacity=st.integers(3, 14),
+        capacity=st.integers(3, 12),
         stages=st.integers(1, 3),
         budget=st.integers(1, 12),
         most=st.integers(1, 6),
@@ -57,10 +57,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Last step that may fail because one before it did."""
 
     @rule(
-        shared=st.integers(0, 12),
-        own=st.lists(st.integers(0, 3), max_size=12),
-        max_tokens=st.integers(1, 20),
-        stops=st.frozensets(st.integers(0, VOCABULARY - 1), max_size=8),
+        shared=st.integers(0, 8),
+        own=st.lists(st.integers(0, 3), max_size=6),
+        max_tokens=st.integers(1, 30),
+        stops=st.frozensets(st.integers(0, VOCABULARY - 1), max_size=3),
         client=st.sampled_from("xyz"),
         priority=st.integers(0, 2),
     )
@@ -106,6 +106,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.now += seconds
         for _ in range(min(most, len(self.chain.sent))):
             self._complete(self.chain.deliver())
+
+    @rule(turns=st.integers(4, 24), ahead=st.integers(1, 4))
+    def work(self, turns: int, ahead: int) -> None:
+        """Go on for a while, results lagging behind by up to `ahead` steps."""
+        for _ in range(turns):
+            self.send(1)
+            if len(self.chain.sent) >= min(ahead, self.config.stages):
+                self._complete(self.chain.deliver())
 
     @precondition(lambda self: self.chain.sent and len(self.chain.log) % 4 == 0)
     @rule()

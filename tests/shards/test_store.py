@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,9 @@ from hypothesis import strategies as st
 from shards import manifest as manifests
 from shards import sparse
 from shards.errors import CapacityError, PackageError
+from shards.loading import load_stage
 from shards.manifest import GRAPH, PIECE_BYTES, WEIGHTS, FileEntry, Manifest, ModelFacts, WeightSpans
+from shards.runtime import Batch, SequenceRows, StageConfig
 from shards.store import PackageStore, Piece
 
 SIZE = 4 * PIECE_BYTES + 1000
@@ -142,6 +145,24 @@ def test_a_kill_loses_at_most_the_piece_in_flight(source: PackageStore, tmp_path
     assert node.missing(wanted) == wanted[3:]
     copy(source, node, node.missing(wanted))
     node.verify(wanted)
+
+
+def test_a_stage_runs_from_its_own_pieces(smollm2_package: Path, tmp_path: Path) -> None:
+    source = PackageStore(smollm2_package)
+    node = PackageStore.create(tmp_path / "node", source.manifest)
+    copy(source, node, node.pieces_of_stage(10, 20))
+    assert sparse.allocated_bytes(weights(node)) < weights(source).stat().st_size / 2
+    hidden = np.random.default_rng(0).normal(size=(20, 576)).astype(np.float32)
+    outputs = []
+    for folder in (source.folder, node.folder):
+        stage = load_stage(
+            StageConfig(package=folder, first_layer=10, end_layer=20, mode="exact", kv_tokens=64, threads=1)
+        )
+        outputs.append(stage.step(Batch((SequenceRows(0, 0, 20),), hidden)).copy())
+        stage.close()
+    assert np.array_equal(outputs[0], outputs[1])
+    with pytest.raises(PackageError, match="are not here yet"):
+        load_stage(StageConfig(package=node.folder, first_layer=9, end_layer=20, mode="exact"))
 
 
 def test_another_package_in_the_folder_is_refused(source: PackageStore, node: PackageStore) -> None:

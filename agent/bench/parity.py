@@ -1,0 +1,91 @@
+"""`bench parity`: one stage against the engines it must not be slower than.
+
+In fast mode against openvino_genai's continuous batching, on one core; in exact mode against the unsplit graph, token
+by token. Every prompt is asked fresh: both sides have their prefix caches off.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from agent.bench.load import run_load
+from agent.bench.prompts import chat_prompts
+from agent.bench.report import Report, at_least, holds
+from agent.bench.rival import Rival
+from agent.bench.sides import Effort, ratio, take_turns
+from pipeline.running import RunningModel, RunOptions
+from shards.progress import Progress
+
+EFFORT = Effort(users=(1, 8, 16), rounds=5, new_tokens=128)
+QUICK = Effort(users=(1, 8), rounds=2, new_tokens=48)
+
+WANTED = 0.97
+"""Of GenAI's tokens per second."""
+
+_EXACT_PROMPTS = 4
+_CORE = 0
+
+
+def parity(package: Path, effort: Effort, progress: Progress) -> Report:
+    """Run it.
+
+    Raises:
+        EdgeAgentError: a side could not be loaded, or failed.
+    """
+    settings = {"package": package.name, "core": _CORE, "rounds": effort.rounds, "new_tokens": effort.new_tokens}
+    report = Report("parity", settings)
+    with ExitStack() as stack:
+        ours = stack.enter_context(RunningModel.open(package, _options(package, "fast"), progress))
+        genai = stack.enter_context(Rival("genai", package, _CORE))
+        prompts = chat_prompts(ours.tokenizer, ours.manifest.facts, max(effort.users))
+        settings["properties"] = [facts.properties for facts in ours.chain.facts]
+
+        def run_genai(users: int) -> float:
+            return users * effort.new_tokens / genai.run(prompts[:users], effort.new_tokens)[0]
+
+        def run_ours(users: int) -> float:
+            return run_load([ours.head], prompts[:users], effort.new_tokens).tokens_per_second
+
+        medians = take_turns(report, {"one stage": run_ours, "genai": run_genai}, effort, progress)
+    for users, rates in medians.items():
+        got = ratio(report, users, "one stage", "genai")
+        report.results.append({"users": users, **rates, "ratio": got})
+        report.targets.append(at_least(f"one stage / GenAI, tok/s, {users} users, one core", got, WANTED))
+    _exact(report, package, effort, progress)
+    return report
+
+
+def _exact(report: Report, package: Path, effort: Effort, progress: Progress) -> None:
+    """One stage against the unsplit graph in exact mode: the same tokens, and how fast."""
+    one = Effort((1,), effort.rounds, effort.new_tokens)
+    different: list[int] = []
+    with ExitStack() as stack:
+        ours = stack.enter_context(RunningModel.open(package, _options(package, "exact"), progress))
+        unsplit = stack.enter_context(Rival("unsplit", package, _CORE))
+        prompts = chat_prompts(ours.tokenizer, ours.manifest.facts, _EXACT_PROMPTS)
+        for number, prompt in enumerate(prompts):
+            progress("exact tokens", number, len(prompts))
+            answer = run_load([ours.head], [prompt], effort.new_tokens).tokens[0]
+            if list(answer) != unsplit.run([prompt], effort.new_tokens)[1][0]:
+                different.append(number)
+        progress("exact tokens", len(prompts), len(prompts))
+
+        def run_unsplit(users: int) -> float:
+            return users * effort.new_tokens / unsplit.run(prompts[:users], effort.new_tokens)[0]
+
+        def run_ours(users: int) -> float:
+            return run_load([ours.head], prompts[:users], effort.new_tokens).tokens_per_second
+
+        rates = take_turns(report, {"one stage, exact": run_ours, "unsplit, exact": run_unsplit}, one, progress)[1]
+    got = ratio(report, 1, "one stage, exact", "unsplit, exact")
+    report.results.append({"users": "1, exact", **dict(zip(("one stage", "unsplit"), rates.values(), strict=True))})
+    same = f"{_EXACT_PROMPTS - len(different)} of {_EXACT_PROMPTS} answers"
+    report.targets.append(holds("exact mode: the unsplit graph's tokens", not different, same))
+    report.targets.append(at_least("one stage / unsplit graph, tok/s, exact mode, 1 user", got, WANTED))
+
+
+def _options(package: Path, mode: str) -> RunOptions:
+    return RunOptions.model_validate(
+        {"stages": 1, "mode": mode, "threads": 1, "cores": ((_CORE,),), "prefix_cache": False}
+    )

@@ -1,0 +1,85 @@
+"""`bench pipeline`: two stages with a core each, against one core alone and against two replicas.
+
+Two replicas, a core each with half of the users, are the limit for any split of the same two cores. With one user the
+limit is one core alone. Prefix caches are off.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from agent.bench.load import run_load
+from agent.bench.prompts import chat_prompts
+from agent.bench.report import Report, at_least, at_most
+from agent.bench.sides import Effort, ratio, take_turns
+from pipeline.running import RunningModel, RunOptions
+from shards.progress import Progress
+
+EFFORT = Effort(users=(1, 2, 4, 8, 16), rounds=3, new_tokens=96)
+QUICK = Effort(users=(1, 8), rounds=1, new_tokens=32)
+
+SMALL_LIMIT = 300_000_000
+"""Bytes of weights below which a model counts as small: its steps are short against every fixed cost."""
+WANTED_SMALL = (0.85, 0.85)
+"""Of one core alone with one user; of two replicas with more."""
+WANTED = (0.95, 0.92)
+
+OVERHEAD_MS, OVERHEAD_USERS = 1.0, 8
+
+TWO, ONE, REPLICAS = "two stages", "one core", "two replicas"
+
+
+def pipeline(package: Path, effort: Effort, progress: Progress) -> Report:
+    """Run it.
+
+    Raises:
+        EdgeAgentError: a side could not be loaded, or failed.
+    """
+    settings: dict[str, Any] = {"package": package.name, "rounds": effort.rounds, "new_tokens": effort.new_tokens}
+    report = Report("pipeline", settings)
+    with ExitStack() as stack:
+        two = stack.enter_context(RunningModel.open(package, _options((0,), (1,)), progress))
+        alone = stack.enter_context(RunningModel.open(package, _options((0,)), progress))
+        other = stack.enter_context(RunningModel.open(package, _options((1,)), progress))
+        prompts = chat_prompts(two.tokenizer, two.manifest.facts, max(effort.users))
+        settings["stages"] = [f"{f.first_layer}-{f.end_layer - 1}" for f in two.chain.facts]
+        settings["properties"] = [facts.properties for facts in two.chain.facts]
+        overhead: dict[int, dict[str, float]] = {}
+
+        def run_two(users: int) -> float:
+            rate = run_load([two.head], prompts[:users], effort.new_tokens).tokens_per_second
+            overhead[users] = _overhead(two)
+            return rate
+
+        def run_alone(users: int) -> float:
+            return run_load([alone.head], prompts[:users], effort.new_tokens).tokens_per_second
+
+        def run_replicas(users: int) -> float:
+            heads = [alone.head, other.head]
+            return run_load(heads, prompts[:users], effort.new_tokens).tokens_per_second
+
+        medians = take_turns(report, {TWO: run_two, ONE: run_alone, REPLICAS: run_replicas}, effort, progress)
+        small = two.manifest.file("openvino/weights.bin").size < SMALL_LIMIT
+    single, many = WANTED_SMALL if small else WANTED
+    for users, rates in medians.items():
+        limit, wanted = (ONE, single) if users == 1 else (REPLICAS, many)
+        got = ratio(report, users, TWO, limit)
+        report.results.append({"users": users, **rates, "ratio": got, **overhead[users]})
+        report.targets.append(at_least(f"two stages / {limit}, tok/s, {users} users", got, wanted))
+    if OVERHEAD_USERS in overhead:
+        spent = sum(overhead[OVERHEAD_USERS].values())
+        report.targets.append(at_most(f"head and wire, ms a step, {OVERHEAD_USERS} users", spent, OVERHEAD_MS))
+    return report
+
+
+def _overhead(model: RunningModel) -> dict[str, float]:
+    """What a step cost outside the engines, in milliseconds."""
+    snapshot = model.head.snapshot()
+    sends = sum(stage.send for stage in snapshot.stages)
+    return {"head ms": (snapshot.head + snapshot.listeners) / 1e3, "wire ms": (snapshot.wire + sends) / 1e3}
+
+
+def _options(*cores: tuple[int, ...]) -> RunOptions:
+    return RunOptions(stages=len(cores), threads=1, cores=cores, prefix_cache=False)

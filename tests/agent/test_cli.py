@@ -1,0 +1,168 @@
+"""The commands as a person runs them: processes, exit codes, what they print, and how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+COMMAND = [sys.executable, "-c", "from agent.cli import main; main()"]
+SECONDS_TO_END = 5
+
+
+def run(*arguments: str, stdin: str = "", timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments], input=stdin, capture_output=True, encoding="utf-8", timeout=timeout, check=False
+    )
+
+
+@contextmanager
+def serving(package: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """A server process that is ready, and what it said."""
+    command = [*COMMAND, "serve", str(package), "--port", "0", "--mode", "exact", "--json", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8") as process:
+        try:
+            assert process.stdout is not None
+            said = ""
+            while not said.endswith("}\n"):
+                line = process.stdout.readline()
+                assert line, process.communicate()
+                said += line
+            yield process, json.loads(said)
+        finally:
+            process.kill()
+
+
+def end(process: subprocess.Popen[str], number: signal.Signals) -> tuple[int, str]:
+    """Send a signal; the exit code and what it printed to stderr. It and all of its processes end in time."""
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=SECONDS_TO_END)
+    _, alive = psutil.wait_procs(family, timeout=1)
+    assert not alive
+    return process.returncode, errors
+
+
+def test_ask_a_running_server(smollm2_package: Path, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("s3cret\n", "utf-8")
+    key.chmod(0o600)
+    with serving(smollm2_package, "--local-stages", "2", "--api-key-file", str(key)) as (process, said):
+        family = [process.pid, *(child.pid for child in psutil.Process(process.pid).children(recursive=True))]
+        assert len(family) >= 3
+        for pid in family:
+            assert "s3cret" not in " ".join(psutil.Process(pid).cmdline())
+        url = ["--url", said["url"]]
+        refused = run("ask", "Hello", *url)
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert "--api-key-file" in refused.stderr
+        with_key = [*url, "--api-key-file", str(key)]
+        answer = run("ask", "What is the capital of France?", *with_key)
+        assert (answer.returncode, answer.stderr) == (0, "")
+        assert "Paris" in answer.stdout
+        told = json.loads(run("ask", "-", "--json", "--max-tokens", "3", *with_key, stdin="Count to ten.").stdout)
+        assert told["finish_reason"] == "length"
+        assert told["usage"]["completion_tokens"] == 3
+        code, errors = end(process, signal.SIGINT)
+    assert (code, errors) == (130, "")
+
+
+def test_ctrl_c_in_mid_answer(smollm2_package: Path) -> None:
+    with serving(smollm2_package, "--local-stages", "2") as (process, said):
+        command = [*COMMAND, "ask", "Write a very long story.", "--url", said["url"]]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asking:
+            assert asking.stdout is not None
+            assert asking.stdout.read(5)
+            code, errors = end(process, signal.SIGTERM)
+            assert (code, errors) == (143, "")
+            _, told = asking.communicate(timeout=10)
+    assert asking.returncode == 1
+    assert "shutting down" in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize("delay", [0.3, 1.0, 2.5])
+def test_ctrl_c_while_loading(smollm2_package: Path, delay: float) -> None:
+    command = [*COMMAND, "serve", str(smollm2_package), "--port", "0", "--local-stages", "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        time.sleep(delay)
+        code, errors = end(process, signal.SIGINT)
+    assert code == 130
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("delay", [1.0, 5.0])
+def test_ctrl_c_while_exporting(smollm2_gguf: Path, tmp_path: Path, delay: float) -> None:
+    command = [*COMMAND, "export", str(smollm2_gguf), "-o", str(tmp_path / "package"), "--weights", "keep"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        time.sleep(delay)
+        code, errors = end(process, signal.SIGINT)
+    assert code == 130
+    assert "Traceback" not in errors
+    assert not list(tmp_path.iterdir())
+
+
+def test_ask_with_a_package_needs_no_server(smollm2_package: Path) -> None:
+    answer = run("ask", "What is the capital of France?", "--package", str(smollm2_package), "--max-tokens", "20")
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert "Paris" in answer.stdout
+
+
+def test_the_demo_ends_in_paris() -> None:
+    done = run("demo", "--prompt", "What is the capital of France?", "--json", timeout=500)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["text"].strip().rstrip(".").endswith("Paris")
+    assert list(told["milliseconds_per_token"]) == ["stage 0", "stage 1", "wire", "head"]
+    assert all(milliseconds > 0 for milliseconds in told["milliseconds_per_token"].values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["ask", "Hi", "--url", "http://127.0.0.1:1"], 1, ["no server answers", "edge-agent serve"]),
+        (["ask", "Hi", "--url", "not an address"], 1, ["not an address"]),
+        (["ask", "Hi", "--package", "nowhere"], 1, ["nowhere", "edge-agent export"]),
+        (["serve", "nowhere"], 1, ["nowhere", "edge-agent export"]),
+        (["serve", "nowhere", "--host", "no.such.host.invalid"], 1, ["--host"]),
+        (["serve", "nowhere", "--host", "127.0.0.1", "--api-key-file", "no-key"], 1, ["no-key"]),
+        (["serve"], 2, ["PACKAGE"]),
+        (["serve", "nowhere", "--local-stages", "0"], 2, ["--local-stages"]),
+        (["demo", "--stages", "99"], 1, ["30"]),
+        (["frobnicate"], 2, ["frobnicate"]),
+    ],
+)
+def test_errors_help(arguments: list[str], code: int, words: list[str], tmp_path: Path) -> None:
+    done = run(*arguments)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+def test_errors_as_json() -> None:
+    done = run("serve", "nowhere", "--json")
+    assert done.returncode == 1
+    error = json.loads(done.stdout)["error"]
+    assert error["type"] == "PackageError"
+    assert error["where"].endswith("nowhere")
+    assert "edge-agent export" in error["hint"]
+    assert os.sep not in done.stderr
+
+
+def test_help_shows_every_command() -> None:
+    done = run("--help")
+    assert done.returncode == 0
+    for command in ("demo", "export", "inspect", "serve", "ask", "bench"):
+        assert command in done.stdout
+        assert "Example" in run(command, "--help").stdout or command == "bench"

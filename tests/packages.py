@@ -1,0 +1,45 @@
+"""Packages made from parts, for tests that need their own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from exporters import facts
+from exporters.package import write_package
+from shards import manifest as manifests
+from shards.graph import layer_spans
+from shards.progress import silent
+
+
+def package_of(ir: Path, folder: Path) -> Path:
+    """Index an OpenVINO IR folder without a tokenizer into a package at `folder`."""
+    graph = ir / "openvino_model.xml"
+    write_package(
+        folder,
+        {manifests.GRAPH: graph, manifests.WEIGHTS: graph.with_suffix(".bin")},
+        facts.read(graph, name=folder.name, folder=ir),
+        layer_spans(graph),
+        source={},
+        scratch=folder,
+        progress=silent,
+    )
+    return folder
+
+
+def with_tokenizer(ir: Path, tokenizers: Path, folder: Path) -> Path:
+    """An OpenVINO IR folder of one model with the tokenizer of another; its files are links."""
+    folder.mkdir(exist_ok=True)
+    for path in (*ir.glob("openvino_model.*"), *ir.glob("config.json"), *tokenizers.glob("openvino_*tokenizer.*")):
+        if not (folder / path.name).exists():
+            link(path, folder / path.name)
+    return folder
+
+
+def link(source: Path, target: Path) -> None:
+    """A second name for a file, or a copy where the two are on different file systems."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from pipeline.messages import Finished, Request, RequestEvent, Sampling, TokenEvent
+from pipeline.running import RunningModel, RunOptions, stage_configs
+from shards import manifest as manifests
+from shards.errors import ConfigurationError, PackageError
+
+PROMPTS = (
+    "The capital of France is",
+    "def fibonacci(n):\n",
+    "Once upon a time, in a lighthouse by the sea, there lived a robot who " * 8,
+)
+NEW = 48
+
+
+def whole_model(package: Path, prompt: list[int], count: int) -> list[int]:
+    """Greedy tokens of the package's IR as OpenVINO runs it, unsplit and stateful, in exact numbers."""
+    import openvino as ov
+
+    exact = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
+    core = ov.Core()
+    model = core.read_model(package / manifests.GRAPH, package / manifests.WEIGHTS)
+    request = core.compile_model(model, "CPU", exact).create_infer_request()
+    tokens, past = list(prompt), 0
+    for _ in range(count):
+        new = np.array([tokens[past:]], np.int64)
+        request.infer(
+            {
+                "input_ids": new,
+                "attention_mask": np.ones((1, len(tokens)), np.int64),
+                "position_ids": np.arange(past, len(tokens))[None],
+                "beam_idx": np.zeros(1, np.int32),
+            }
+        )
+        past = len(tokens)
+        tokens.append(int(request.get_tensor("logits").data[0, -1].argmax()))
+    return tokens[len(prompt) :]
+
+
+def test_two_processes_say_what_the_unsplit_model_says(smollm2_package: Path) -> None:
+    options = RunOptions(stages=2, mode="exact", token_budget=40, kv_tokens=2048)
+    with RunningModel.open(smollm2_package, options) as model:
+        prompts = [model.tokenizer.encode(text) for text in PROMPTS]
+        events: SimpleQueue[RequestEvent] = SimpleQueue()
+        for i, prompt in enumerate(prompts):  # side by side, the long ones in chunks
+            model.head.submit(Request(str(i), tuple(prompt), Sampling(temperature=0.0), NEW), events.put)
+        said: dict[str, list[int]] = {str(i): [] for i in range(len(prompts))}
+        ended = 0
+        while ended < len(prompts):
+            match events.get(timeout=120):
+                case TokenEvent(request=request, token=token):
+                    said[request].append(token.token)
+                case event:
+                    assert isinstance(event, Finished)
+                    ended += 1
+        pids = model.chain.pids
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+    for i, prompt in enumerate(prompts):
+        assert said[str(i)] == whole_model(smollm2_package, prompt, NEW)
+
+
+def edges(package: Path, **options: Any) -> list[tuple[int, int]]:
+    configs = stage_configs(package, manifests.read(package), RunOptions(**options))
+    return [(config.first_layer, config.end_layer) for config in configs]
+
+
+def test_layers_are_dealt_as_asked(smollm2_package: Path) -> None:
+    assert edges(smollm2_package) == [(0, 30)]
+    assert edges(smollm2_package, split=(1, 28, 1)) == [(0, 1), (1, 29), (29, 30)]
+    dealt = edges(smollm2_package, stages=3)
+    assert [first for first, _ in dealt] == [0, *(end for _, end in dealt[:-1])]
+    assert dealt[-1][1] == 30
+
+
+def test_processors_are_dealt_too(smollm2_package: Path) -> None:
+    manifest = manifests.read(smollm2_package)
+    cores = psutil.cpu_count(logical=False) or 1
+    one, two = (
+        {config.threads for config in stage_configs(smollm2_package, manifest, RunOptions(stages=stages))}
+        for stages in (1, 2)
+    )
+    assert one == {None}
+    assert two == {max(1, cores // 2)}
+    pinned = stage_configs(smollm2_package, manifest, RunOptions(stages=2, cores=((0,), (1,))))
+    assert [(config.cores, config.threads) for config in pinned] == [((0,), None), ((1,), None)]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"split": (10, 10)}, "10, 10 layers make 20, the model has 30"),
+        ({"split": (31, -1)}, "31, -1"),
+        ({"split": ()}, "the model has 30"),
+        ({"stages": 31}, "31"),
+        ({"stages": 2, "cores": ((0,),)}, "1 sets of cores for 2 stages"),
+    ],
+)
+def test_what_does_not_suit_the_model_is_refused(smollm2_package: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        edges(smollm2_package, **options)
+
+
+def test_a_package_without_a_tokenizer_starts_nothing(tiny_package: Path) -> None:
+    before = psutil.Process().children()
+    with pytest.raises(PackageError, match="tokenizer"):
+        RunningModel.open(tiny_package, RunOptions(stages=2))
+    assert psutil.Process().children() == before

@@ -1,0 +1,113 @@
+"""The unsplit model as an oracle, and chains of stages in this process, to be compared with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from shards.device import properties
+from shards.loading import load_stage
+from shards.manifest import GRAPH, WEIGHTS
+from shards.runtime import Batch, SequenceRows, StageConfig, StageRuntime
+
+CLOSE = 1e-4
+
+
+class Whole:
+    """The unsplit graph of a package in plain OpenVINO, exact."""
+
+    def __init__(self, package: Path) -> None:
+        core = ov.Core()
+        model = core.read_model(package / GRAPH, package / WEIGHTS)
+        self._ports = {name for port in model.inputs for name in port.names}
+        self._request = core.compile_model(model, "CPU", properties("CPU", "exact")).create_infer_request()
+
+    def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Logits [tokens, vocabulary]."""
+        self._request.reset_state()
+        return self._rows(tokens, 0)
+
+    def generate(self, prompt: Sequence[int], count: int) -> list[int]:
+        """The likeliest next tokens."""
+        out = [int(self.logits(prompt)[-1].argmax())]
+        while len(out) < count:
+            out.append(int(self._rows(out[-1:], len(prompt) + len(out) - 1)[-1].argmax()))
+        return out
+
+    def _rows(self, tokens: Sequence[int], past: int) -> NDArray[np.float32]:
+        end = past + len(tokens)
+        feed: dict[str, NDArray[Any]] = {
+            "input_ids": np.array([tokens], np.int64),
+            "attention_mask": np.ones((1, end), np.int64),
+            "position_ids": np.arange(past, end)[None],
+            "beam_idx": np.zeros(1, np.int32),
+        }
+        self._request.infer({name: value for name, value in feed.items() if name in self._ports})
+        return self._request.get_output_tensor(0).data[0].copy()
+
+
+class Chain:
+    """Stages one after another."""
+
+    def __init__(self, stages: Sequence[StageRuntime]) -> None:
+        self.stages = stages
+
+    def step(self, rows: Sequence[SequenceRows], tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Logits of the wanted rows."""
+        x: NDArray[Any] = np.array(tokens, np.int64)
+        for stage in self.stages:
+            x = stage.step(Batch(tuple(rows), x))
+        return x.copy()
+
+    def rows(self, sequence: int, past: int, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Logits of all rows of one sequence."""
+        return self.step([SequenceRows(sequence, past, len(tokens), len(tokens))], tokens)
+
+    def fork(self, source: int, target: int, length: int) -> None:
+        for stage in self.stages:
+            stage.fork(source, target, length)
+
+    def free(self, *sequences: int) -> None:
+        for stage in self.stages:
+            for sequence in sequences:
+                stage.free(sequence)
+
+    def generate(self, prompts: Mapping[int, Sequence[int]], count: int, chunk: int) -> dict[int, list[int]]:
+        """The likeliest next tokens of several sequences at once, their prompts in chunks."""
+        out: dict[int, list[int]] = {sequence: [] for sequence in prompts}
+        past = dict.fromkeys(prompts, 0)
+        while active := [s for s in prompts if len(out[s]) < count]:
+            rows, tokens = [], []
+            for s in active:
+                new = [*prompts[s], *out[s]][past[s] : past[s] + chunk]
+                ends = past[s] + len(new) == len(prompts[s]) + len(out[s])
+                rows.append(SequenceRows(s, past[s], len(new), int(ends)))
+                tokens += new
+                past[s] += len(new)
+            logits = iter(self.step(rows, tokens))
+            for row in rows:
+                if row.sample:
+                    out[row.sequence].append(int(next(logits).argmax()))
+        return out
+
+
+@contextmanager
+def chain(package: Path, edges: Sequence[int], **settings: Any) -> Iterator[Chain]:
+    """Load the stages between `edges`, exact on the CPU unless `settings` of StageConfig say otherwise."""
+    settings = {"mode": "exact", "kv_tokens": 2048} | settings
+    stages = [
+        load_stage(StageConfig(package=package, first_layer=first, end_layer=end, **settings))
+        for first, end in pairwise(edges)
+    ]
+    try:
+        yield Chain(stages)
+    finally:
+        for stage in stages:
+            stage.close()

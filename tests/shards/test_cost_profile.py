@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from zoo import LAYERS
+
+from shards import manifest as manifests
+from shards.balance import Costs, balance
+from shards.errors import ConfigurationError
+from shards.profile import CostProfile, measure
+from shards.runtime import StageConfig
+
+
+@pytest.mark.parametrize("engine", ["openvino-paged", "openvino-stateful"])
+def test_the_parts_of_a_model_are_measured(tiny_package: Path, engine: str) -> None:
+    told: list[float] = []
+    config = StageConfig(package=tiny_package, first_layer=0, end_layer=1, engine=engine, tune=False)
+    profile = measure(config, rows=(1, 3), progress=lambda what, done, total: told.append(done / total))
+    assert (profile.rows, profile.device, profile.engine, profile.mode) == ((1, 3), "CPU", engine, "fast")
+    assert all(layer >= 0 for part in (profile.fixed, profile.embed, profile.layer, profile.head) for layer in part)
+    assert max(profile.fixed) > 0
+    assert told == [0, 0.25, 0.5, 0.75, 1]
+    assert CostProfile.model_validate_json(profile.model_dump_json()) == profile
+    assert balance(profile.costs(1, LAYERS), 2)[-1] == LAYERS
+
+
+def test_costs_are_those_of_the_nearest_number_of_rows() -> None:
+    profile = CostProfile(
+        device="CPU", engine="openvino-paged", mode="fast", rows=(1, 16),
+        fixed=(0.1, 0.2), embed=(1, 2), layer=(3, 4), head=(5, 6),
+    )  # fmt: skip
+    assert profile.costs(4, 2) == Costs(1, (3, 3), 5)
+    assert profile.costs(99, 3) == Costs(2, (4, 4, 4), 6)
+
+
+def test_a_model_too_small_to_be_measured_is_refused(tiny_package: Path, tmp_path: Path) -> None:
+    package = Path(shutil.copytree(tiny_package, tmp_path / "package"))
+    raw = json.loads((package / manifests.MANIFEST).read_text("utf-8"))
+    raw["facts"]["layers"], raw["spans"]["layers"] = 3, raw["spans"]["layers"][:3]
+    (package / manifests.MANIFEST).write_text(json.dumps(raw), "utf-8")
+    with pytest.raises(ConfigurationError, match="a model of 3 layers is too small to be measured"):
+        measure(StageConfig(package=package, first_layer=0, end_layer=1))

@@ -1,0 +1,95 @@
+"""The promise of exact mode: however a model is split, whichever engine runs it and whoever shares the step, the tokens
+are those of the unsplit graph. Real model, real processes, real sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from agent.bench.load import run_load
+from agent.bench.prompts import QUESTIONS, chat_prompts
+from agent.bench.rival import Rival
+from pipeline.running import RunningModel, RunOptions
+from pipeline.tokenizer import Tokenizer
+from shards import manifest
+from shards.runtime import EngineName
+
+pytestmark = pytest.mark.slow
+
+NEW_TOKENS = 128
+TOGETHER = 8
+LENGTHS = (1, 2, 7, 31, 32, 33, 64, 127, 255, 256, 257, 400, 650, 900)
+"""Around the KV block (32) and the step's budget (256), and up to several of them."""
+ENGINES: tuple[EngineName, ...] = ("openvino-paged", "openvino-stateful")
+TEXT = " ".join(
+    (
+        *QUESTIONS,
+        "def area(r):\n    return 3.14159 * r ** 2  # π r²\n\nprint([area(n / 10) for n in range(100)])\n",
+        "Der Zug fährt um halb acht, also sollten wir um sieben dort sein. 春の海ひねもすのたりのたりかな 🌊🚲",
+        "| item | price |\n| --- | ---: |\n| lentils, 500 g | 2.49 |\n| carrots, 1 kg | 1.19 |\n",
+    )
+)
+
+
+@pytest.fixture(scope="module")
+def prompts(smollm2_package: Path) -> list[tuple[int, ...]]:
+    """Twenty prompts of 1 to 900 tokens: cuts of a mixed text, each from another place, and chats."""
+    tokenizer = Tokenizer.load(smollm2_package)
+    ids = tokenizer.encode(TEXT * 4, special=False)
+    cuts = [tuple(ids[17 * n : 17 * n + length]) for n, length in enumerate(LENGTHS)]
+    return cuts + chat_prompts(tokenizer, manifest.read(smollm2_package).facts, 20 - len(cuts))
+
+
+@pytest.fixture(scope="module")
+def unsplit_answers(smollm2_package: Path, prompts: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """What the unsplit stateful graph says to each prompt, greedily, past any stop token."""
+    with Rival("unsplit", smollm2_package, None) as rival:
+        return [tuple(answer) for answer in rival.run(prompts, NEW_TOKENS)[1]]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("stages", [1, 2, 3, 5])
+def test_the_tokens_of_the_unsplit_graph(
+    stages: int,
+    smollm2_package: Path,
+    prompts: list[tuple[int, ...]],
+    unsplit_answers: list[tuple[int, ...]],
+) -> None:
+    assert (min(map(len, prompts)), max(map(len, prompts)), len(prompts)) == (1, 900, 20)
+    with ExitStack() as stack:
+        models = [
+            stack.enter_context(RunningModel.open(smollm2_package, _options(stages, engine))) for engine in ENGINES
+        ]
+        for ask in (_alone, _together):
+            # the engines' chains know nothing of each other; side by side they fill both cores
+            with ThreadPoolExecutor() as pool:
+                answers = list(pool.map(ask, models, [prompts] * len(models)))
+            for engine, got in zip(ENGINES, answers, strict=True):
+                wrong = [n for n, (a, b) in enumerate(zip(got, unsplit_answers, strict=True)) if a != b]
+                assert not wrong, f"{engine}, {ask.__name__}: prompts {wrong} have other tokens"
+
+
+def _alone(model: RunningModel, prompts: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """One request at a time."""
+    return [run_load([model.head], [prompt], NEW_TOKENS).tokens[0] for prompt in prompts]
+
+
+def _together(model: RunningModel, prompts: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """All at once: as many in a step as the chain takes, each beside seven others, coming and going."""
+    return list(run_load([model.head], prompts, NEW_TOKENS).tokens)
+
+
+def _options(stages: int, engine: EngineName) -> RunOptions:
+    return RunOptions(
+        stages=stages,
+        engine=engine,
+        mode="exact",
+        threads=1,
+        max_sequences=TOGETHER,
+        kv_tokens=TOGETHER * (max(LENGTHS) + NEW_TOKENS + 32),
+        prefix_cache=False,
+    )
