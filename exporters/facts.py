@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
+from pydantic import ValidationError
+
+from exporters.sources.gguf_file import read_gguf
 from shards.errors import ExportError
 from shards.manifest import ModelFacts
 
@@ -59,7 +62,7 @@ def read(
     sizes = _sizes(ov.Core().read_model(graph))
     said = _merge(
         _from_folder(folder) if folder else _Said(),
-        _from_gguf(metadata) if metadata else _Said(),
+        _from_gguf(metadata or (_metadata_beside(folder) if folder else {})),
         _from_tokenizer(tokenizer) if tokenizer else _Said(),
     )
     if not said.context_length:
@@ -68,17 +71,25 @@ def read(
             where=str(folder or graph),
             hint="Put its config.json (with max_position_embeddings) beside the graph.",
         )
-    return ModelFacts(
-        name=name,
-        architecture=said.architecture,
-        context_length=said.context_length,
-        stop_tokens=tuple(sorted({token for token in said.stop_tokens if 0 <= token < sizes["vocabulary"]})),
-        bos_token=said.bos_token,
-        chat_template=said.chat_template,
-        bos_text=said.bos_text or "",
-        eos_text=said.eos_text or "",
-        **sizes,
-    )
+    try:
+        return ModelFacts(
+            name=name,
+            architecture=said.architecture,
+            context_length=said.context_length,
+            stop_tokens=tuple(sorted({token for token in said.stop_tokens if 0 <= token < sizes["vocabulary"]})),
+            bos_token=said.bos_token,
+            chat_template=said.chat_template,
+            bos_text=said.bos_text or "",
+            eos_text=said.eos_text or "",
+            **sizes,
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ExportError(
+            f"what its files say of the model makes no sense: {first['loc'][0]}: {first['msg']}",
+            where=str(folder or name),
+            hint="Fetch the model again.",
+        ) from None
 
 
 def _sizes(model: ov.Model) -> dict[str, Any]:
@@ -244,19 +255,27 @@ def _turn_ends(special: Mapping[int, str], template: str | None) -> set[int]:
     return {number for number, text in special.items() if text in _TURN_ENDS and text in (template or "")}
 
 
+def _metadata_beside(folder: Path) -> Mapping[str, Any]:
+    """The metadata of the one GGUF in a folder: openvino_genai puts the graph it makes beside the file it reads."""
+    files = list(folder.glob("*.gguf"))
+    return read_gguf(files[0]).metadata if len(files) == 1 else {}
+
+
 def _from_gguf(metadata: Mapping[str, Any]) -> _Said:
     """What the metadata of a GGUF says."""
     architecture = metadata.get("general.architecture")
     tokens = metadata.get("tokenizer.ggml.tokens") or []
     types = metadata.get("tokenizer.ggml.token_type") or []
     template = metadata.get("tokenizer.chat_template")
-    bos, eos = (metadata.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("bos", "eos"))
-    ends = [metadata.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot", "eom")]
+    bos, eos, eot, eom = (
+        next(iter(_ids(metadata.get(f"tokenizer.ggml.{kind}_token_id"))), None) for kind in ("bos", "eos", "eot", "eom")
+    )
     control = {number: tokens[number] for number, kind in enumerate(types[: len(tokens)]) if kind == _CONTROL}
+    ends = {token for token in (eos, eot, eom) if token is not None}
     return _Said(
         architecture=architecture,
         context_length=metadata.get(f"{architecture}.context_length"),
-        stop_tokens=tuple({*(end for end in ends if end is not None), *_turn_ends(control, template)}),
+        stop_tokens=tuple(ends | _turn_ends(control, template)),
         bos_token=bos,
         chat_template=template,
         bos_text=tokens[bos] if bos is not None and bos < len(tokens) else None,

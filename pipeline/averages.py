@@ -22,7 +22,7 @@ class Averages:
 
     def add_step(self, seconds: float, stages: tuple[StageTiming, ...]) -> None:
         """A step has come back after `seconds`."""
-        self._steps.append((1e6 * seconds - sum(t.queued + t.compute + t.send for t in stages), stages))
+        self._steps.append((1e6 * seconds - sum(t.queued + t.compute for t in stages), stages))
 
     def add_head(self, results: int, head: float, listeners: float) -> None:
         """The head has spent seconds on a number of results, and its listeners on their events."""
@@ -43,7 +43,7 @@ class Averages:
 
     @property
     def wire(self) -> float:
-        """What the stages do not account for; below 0 where a stage works on before its predecessor's send returns."""
+        """Between the stages' work: encoding, sockets and checks of every leg."""
         return median(wire for wire, _ in self._steps) if self._steps else 0.0
 
     @property

@@ -62,7 +62,7 @@ class HeadSnapshot:
     scheduler: SchedulerSnapshot
     stages: tuple[StageTiming, ...]
     wire: float
-    """A step's way round less what the stages account for: encoding, sockets and checks of every leg."""
+    """A step's way round less the stages' work and queues: encoding, sockets and checks of every leg."""
     head: float
     """From a result's arrival until the next steps are on their way."""
     listeners: float

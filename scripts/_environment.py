@@ -54,7 +54,12 @@ def prepare(extras: tuple[str, ...] = ()) -> None:
 
 def python() -> Path:
     """The environment's interpreter."""
-    return ENVIRONMENT / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    return program("python")
+
+
+def program(name: str) -> Path:
+    """A command that is installed in the environment."""
+    return ENVIRONMENT / (f"Scripts/{name}.exe" if os.name == "nt" else f"bin/{name}")
 
 
 def run(command: list[object], cwd: Path | None = None) -> int:

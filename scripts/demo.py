@@ -19,7 +19,7 @@ def main() -> int:
         _environment.prepare()
     except KeyboardInterrupt:
         return 130
-    return _environment.run([_environment.python(), "-m", "agent.cli", "demo", *sys.argv[1:]])
+    return _environment.run([_environment.program("edge-agent"), "demo", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -51,6 +51,8 @@ class BlockTable:
     def needed(self, batch: Iterable[SequenceRows]) -> int:
         """Blocks the batch takes beyond those its rollbacks give back (which may make it negative).
 
+        `extend` finds room if these are at most `free_blocks`.
+
         Raises:
             StageError: as `extend`.
         """
@@ -64,10 +66,6 @@ class BlockTable:
             if cached := self._sequences.get(rows.sequence):
                 dropped.update(cached.blocks[kept:])
         return taken - sum(self._references[block] == count for block, count in dropped.items())
-
-    def can_extend(self, batch: Iterable[SequenceRows]) -> bool:
-        """Whether `extend` would find enough blocks."""
-        return self.needed(batch) <= len(self._free)
 
     def extend(self, batch: Sequence[SequenceRows]) -> None:
         """Make room for the rows of a batch: roll each sequence back to its `past`, then add `count` tokens.

@@ -47,7 +47,7 @@ def demo(
         }
         answer = stream_answer(client, body, quiet=as_json)
         snapshot = serving.model.head.snapshot()
-    times = _times(snapshot)
+    times = _times(snapshot, answer["tokens_per_second"])
     if as_json:
         output.print_json({**answer, "stages": stages, "milliseconds_per_token": times})
     else:
@@ -75,11 +75,14 @@ def demo_package(progress: Progress) -> Path:
         return export(str(smollm2_gguf(progress)), package, weights="keep", force=True, progress=progress).package
 
 
-def _times(snapshot: HeadSnapshot) -> dict[str, float]:
-    """Milliseconds of a step, which with one user is a token: each stage, the ways between, the head."""
+def _times(snapshot: HeadSnapshot, tokens_per_second: float | None) -> dict[str, float]:
+    """Milliseconds of a token, which with one user is a step: medians of its parts, and what they leave of the mean."""
     stages = {f"stage {number}": stage.compute for number, stage in enumerate(snapshot.stages)}
     parts = {**stages, "wire": snapshot.wire, "head": snapshot.head + snapshot.listeners}
-    return {part: round(microseconds / 1000, 3) for part, microseconds in parts.items()}
+    times = {part: round(microseconds / 1000, 3) for part, microseconds in parts.items()}
+    if tokens_per_second:
+        times["HTTP, waiting"] = round(max(0.0, 1000 / tokens_per_second - sum(times.values())), 3)
+    return times
 
 
 def _show(answer: dict[str, Any], times: dict[str, float]) -> None:

@@ -52,7 +52,7 @@ def prepare(path: Path, workdir: Path, weights: Weights | None, progress: Progre
         weights=graph.with_suffix(".bin"),
         tokenizer=tokenizer,
         detokenizer=tokenizer.with_name(gguf_tokenizer.DETOKENIZER),
-        facts=facts.read(graph, name=str(file.metadata.get("general.name") or path.stem), metadata=file.metadata),
+        facts=facts.read(graph, name=path.stem, metadata=file.metadata),
         description={
             "kind": "GGUF",
             "path": str(path.resolve()),

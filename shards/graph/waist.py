@@ -49,7 +49,7 @@ def find_layers(model: ov.Model) -> Layers:
     token, result = _ends(model)
     path = main_path(model, token, result)
     attentions = [node for node in path if node.get_type_name() == ATTENTION]
-    states = [node for node in model.get_ordered_ops() if node.get_type_name() == "ReadValue"]
+    states = {node.get_name(): node for node in model.get_ops() if node.get_type_name() == "ReadValue"}
     if not attentions:
         raise refuse(
             model,
@@ -63,11 +63,13 @@ def find_layers(model: ov.Model) -> Layers:
             "Export it with stateful=True.",
         )
     edges, hidden_size = _edges(model, path, len(attentions))
-    caches = tuple(_caches(model, node, edge, k) for k, (node, edge) in enumerate(zip(attentions, edges, strict=False)))
+    measures = {node.get_name() for node in model.get_ops() if node.get_type_name() == "ShapeOf"}
+    stops = measures | states.keys() | {edge.get_name() for edge in edges}
+    caches = tuple(_caches(model, node, k, states, stops) for k, node in enumerate(attentions))
     owned = {node.get_name() for pair in caches for node in pair}
     if len(owned) != 2 * len(caches):
-        raise refuse(model, "two decoder layers share one KV cache")
-    others = [_variable(node) for node in states if node.get_name() not in owned]
+        raise refuse(model, "a KV state serves more than one key or value: each attention needs two of its own")
+    others = [_variable(node) for name, node in states.items() if name not in owned]
     if others:
         raise refuse(model, f"the graph has states that are not the KV cache of an attention: {_some(others)}")
     return Layers(token, result, edges, tuple(attentions), caches, hidden_size)
@@ -173,26 +175,16 @@ def _edges(model: ov.Model, path: list[ov.Node], depth: int) -> tuple[tuple[ov.N
     return tuple(node for node, _ in edges), width
 
 
-def _caches(model: ov.Model, attention: ov.Node, edge: ov.Node, layer: int) -> tuple[ov.Node, ov.Node]:
+def _caches(
+    model: ov.Model, attention: ov.Node, layer: int, states: dict[str, ov.Node], stops: set[str]
+) -> tuple[ov.Node, ov.Node]:
     """The states that the key and the value of an attention come from."""
     found = []
     for port, what in ((1, "key"), (2, "value")):
-        root = attention.input_value(port).get_node()
-        stops = {edge.get_name()}
-        seen: dict[str, ov.Node] = {}
-        stack = [root]
-        while stack:
-            node = stack.pop()
-            name, kind = node.get_name(), node.get_type_name()
-            if name in seen or name in stops or kind == "ShapeOf":
-                continue
-            seen[name] = node
-            if kind != "ReadValue":
-                stack += sources(node)
-        states = [node for node in seen.values() if node.get_type_name() == "ReadValue"]
-        if len(states) != 1:
-            raise refuse(model, f"the {what} of layer {layer} comes from {len(states)} states instead of one")
-        found.append(states[0])
+        own = behind([attention.input_value(port).get_node()], stops).keys() & states.keys()
+        if len(own) != 1:
+            raise refuse(model, f"the {what} of layer {layer} comes from {len(own)} states instead of one")
+        found.append(states[own.pop()])
     return found[0], found[1]
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import openvino as ov
 import pytest
-from tiny_gguf import vocabulary, write_tiny_gguf
+from tiny_gguf import CONTEXT, vocabulary, write_tiny_gguf
 
 from exporters import facts
 from exporters.sources import gguf
@@ -107,6 +107,31 @@ def test_runtime_information_of_the_tokenizer_is_used_last(graph: Path, tmp_path
     (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"bos_token_id": 3}), "utf-8")
     found = facts.read(graph, name="model", folder=tmp_path, tokenizer=tokenizer)
     assert (found.stop_tokens, found.bos_token, found.chat_template) == ((4,), 3, "a < b")
+
+
+def test_nonsense_names_the_field(graph: Path, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="context_length: Input should be greater than 0"):
+        read(graph, tmp_path, config=CONFIG | {"max_position_embeddings": -5})
+
+
+def test_a_gguf_names_its_ends(graph: Path) -> None:
+    metadata = {
+        "general.architecture": "word",
+        "word.context_length": 64,
+        "tokenizer.ggml.tokens": ["<a>", "<b>", "<c>", "<d>"],
+        "tokenizer.ggml.token_type": [3, 3, 3, 3],
+        "tokenizer.ggml.eos_token_id": 0,
+        "tokenizer.ggml.eot_token_id": 2,
+        "tokenizer.ggml.eom_token_id": 3,
+    }
+    found = facts.read(graph, name="model", metadata=metadata)
+    assert (found.stop_tokens, found.eos_text, found.bos_token, found.bos_text) == ((0, 2, 3), "<a>", None, "")
+
+
+def test_a_gguf_beside_the_graph_is_read(graph: Path, tmp_path: Path) -> None:
+    write_tiny_gguf(tmp_path / "tiny.gguf")
+    found = facts.read(graph, name="model", folder=tmp_path)
+    assert (found.context_length, found.stop_tokens) == (CONTEXT, (0, 2))
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "\x00"])

@@ -50,7 +50,8 @@ class Whole:
             "beam_idx": np.zeros(1, np.int32),
         }
         self._request.infer({name: value for name, value in feed.items() if name in self._ports})
-        return self._request.get_output_tensor(0).data[0].copy()
+        rows: NDArray[np.float32] = self._request.get_output_tensor(0).data[0].copy()
+        return rows
 
 
 class Chain:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from chains import CLOSE, Chain, Whole, chain
-from conftest import package_of
 from numpy.typing import NDArray
+from packages import package_of
 from zoo import LAYERS, VOCABULARY, family_ir
 
 from shards.errors import CapacityError, StageError

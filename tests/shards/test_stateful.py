@@ -9,8 +9,8 @@ import numpy as np
 import openvino as ov
 import pytest
 from chains import CLOSE, Chain, Whole, chain
-from conftest import package_of
 from openvino import opset13 as op
+from packages import package_of
 from zoo import LAYERS, VOCABULARY, family_ir
 
 from shards.openvino_stateful import HIDDEN_SHARE, StatefulStage

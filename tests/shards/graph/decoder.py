@@ -15,6 +15,7 @@ Oddity = Literal[
     "stateless",
     "no attention op",
     "other state",
+    "one state",
     "two outputs",
     "no tokens",
     "half precision",
@@ -53,7 +54,8 @@ class Decoder:
             if self._oddity == "extra input":
                 hidden = op.add(hidden, self._input(f"image_{k}", [-1, -1, HIDDEN], ov.Type.f32))
             if cache is None or self._oddity != "shared cache":
-                cache = (self._cache(f"{k}.key", hidden, dtype), self._cache(f"{k}.value", hidden, dtype))
+                key = self._cache(f"{k}.key", hidden, dtype)
+                cache = (key, key if self._oddity == "one state" else self._cache(f"{k}.value", hidden, dtype))
             hidden = self._feed_forward(op.add(hidden, self._attention(hidden, *cache)))
             if self._oddity == "other state":
                 hidden = op.add(hidden, self._running_sum(f"{k}.sum", hidden))

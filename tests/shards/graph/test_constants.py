@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 import pytest
-from chains import EXACT, infer
+from cut_chains import EXACT, infer
 from decoder import Decoder
 from zoo import LAYERS, family_ir
 

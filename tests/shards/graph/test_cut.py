@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import openvino as ov
 import pytest
-from chains import EXACT, run_stateful, splits
+from cut_chains import EXACT, run_stateful, splits
 from decoder import VOCABULARY, Decoder, Oddity
 
 from shards.errors import GraphError

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from chains import Graph, Split, run_paged, run_stateful, splits
+from cut_chains import Graph, Split, run_paged, run_stateful, splits
 from numpy.typing import NDArray
 from zoo import FAMILIES, LAYERS, LENGTHS, build_families, family_ir, family_reference
 

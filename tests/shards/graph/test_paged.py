@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 import pytest
-from chains import EXACT, Graph, infer
+from cut_chains import EXACT, Graph, infer
 from zoo import LAYERS, VOCABULARY, family_ir
 
 from shards.graph import block_tokens, cache_ports, cut_stage, make_paged

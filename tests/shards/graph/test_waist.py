@@ -30,6 +30,7 @@ def test_last_edge_is_before_the_head() -> None:
         ("stateless", r"stateless: .*past_key_values\.0\.key"),
         ("no attention op", "no ScaledDotProductAttention"),
         ("other state", r"states that are not the KV cache of an attention: 0\.sum, 1\.sum, 2\.sum"),
+        ("one state", "a KV state serves more than one key or value"),
         ("two outputs", "needs one output, but has 2: logits, scores"),
         ("no tokens", "needs one token input .* but its inputs are attention_mask, beam_idx, ids"),
         ("half precision", "hidden state after layer 0 is f16, not f32"),
