@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
 from agent import server
 from agent.api.app import create_app
+from pipeline.head import Head
+from pipeline.messages import Failed, Finished, Request, RequestEvent, Sampling
 from pipeline.running import RunningModel, RunOptions
 from shards.progress import Progress, silent
+
+_WARM_UP_PROMPT, _WARM_UP_TOKENS = 32, 4
+_POLL_SECONDS = 0.2
+"""How often a wait looks up, because on Windows a Ctrl-C does not interrupt it."""
 
 
 class Serving:
@@ -43,6 +50,7 @@ class Serving:
             bound = stack.enter_context(server.bind(host, port))
             self.model = RunningModel.open(package, options, progress)
             stack.callback(self.model.close)
+            _warm_up(self.model.head, self.model.manifest.facts.vocabulary, progress)
             app = create_app(self.model, key=key)
             self._server = server.Server(app, bound, app.state.service.close)
             stack.callback(self._server.close)
@@ -62,3 +70,19 @@ class Serving:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _warm_up(head: Head, vocabulary: int, progress: Progress) -> None:
+    """Answer something nobody asked: kernels are made at first use, which would cost the first user seconds."""
+    ended = threading.Event()
+
+    def listen(event: RequestEvent) -> None:
+        if isinstance(event, Finished | Failed):
+            ended.set()
+
+    progress("warming up", 0, 1)
+    prompt = tuple(position % vocabulary for position in range(_WARM_UP_PROMPT))
+    head.submit(Request("warm-up", prompt, Sampling(temperature=0.0), _WARM_UP_TOKENS), listen)
+    while not ended.wait(_POLL_SECONDS):
+        pass
+    progress("warming up", 1, 1)

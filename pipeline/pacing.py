@@ -44,6 +44,19 @@ class Pacing:
             self._paces[users] = self._choose(users)
         return self._paces[users]
 
+    def chunk(self, rows: int, most: int) -> int:
+        """How many of a prompt's `rows` go into its next step, `most` at most, if it has the chain to itself.
+
+        n equal chunks take the time of n + stages - 1 steps to the first token: more of them overlap better on the
+        stages, and cost more in all.
+        """
+        if not self._times or self._stages == 1:
+            return most
+        fewest = _ceil(rows, most)
+        counts = range(fewest, min(rows, fewest + 4 * self._stages) + 1)
+        best = min(counts, key=lambda n: (n + self._stages - 1) * self.step_ms(_ceil(rows, n)))
+        return _ceil(rows, best)
+
     def step_ms(self, rows: int) -> float:
         """Time of a step on the slowest stage: linear between measured points and beyond them."""
         times = self._times

@@ -52,8 +52,7 @@ class PrefixIndex:
                 node.children[edge] = _Node(node, edge)
             node = node.children[edge]
             node.holders[sequence] = None
-            known += self._block
-        self._tips[sequence] = node, known
+        self._tips[sequence] = node, length - length % self._block
 
     def remove(self, sequence: int) -> None:
         """Forget a sequence; unknown ones are ignored."""

@@ -191,7 +191,7 @@ class Scheduler:
             if sequence.is_finished:
                 continue
             token = tokens.get(sent.id)
-            if result.error is None and sent.is_sampled and token and token.position == len(sequence.tokens):
+            if result.error is None and token and token.position == len(sequence.tokens):
                 events += self._accept(sequence, token)
             elif sequence.id == sent.id and (result.error is not None or sent.is_sampled):
                 # A preempted sequence is computed again anyhow; a running one has lost rows of its cache.
@@ -253,6 +253,8 @@ class Scheduler:
         sequences = chain(tuple(self._prefilling), iter(lambda: self._admit(now), None))
         while budget and (sequence := next(sequences, None)):
             count = min(budget, sequence.unsent)
+            if len(self._running) == 1:
+                count = self._pacing.chunk(sequence.unsent, most=count)
             budget -= count
             batch.append((sequence, count))
             if count == sequence.unsent:

@@ -227,8 +227,10 @@ def test_a_chain_that_does_not_answer_is_given_up() -> None:
 def test_a_step_lost_on_its_way_is_an_error_once_a_later_one_is_back(two: Rig) -> None:
     hold = threading.Event()
     two.chain.stages[0].before_step = lambda batch: hold.wait(20) and None
-    listeners = [two.ask([i], 30) for i in range(1, 3)]
-    wait_until(lambda: two.head.snapshot().scheduler.in_flight == 2)
+    listeners = []
+    for step in (1, 2):
+        listeners.append(two.ask([step], 30))
+        wait_until(lambda step=step: two.head.snapshot().scheduler.in_flight == step)  # type: ignore[misc]
     result = StepResult(two.scheduler.snapshot().steps - 1, ())
     two.chain.forge(wire.encode_result(result, 1))
     ends = [listener.end() for listener in listeners]

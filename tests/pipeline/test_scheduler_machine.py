@@ -13,7 +13,7 @@ from pipeline.messages import Failed, Finished, Request, StepResult
 from pipeline.scheduler import Scheduler, SchedulerConfig
 from shards.errors import CapacityError, EdgeAgentError, RequestError, StageError
 
-CONTEXT = 48
+CONTEXT = 34
 
 
 class SchedulerMachine(RuleBasedStateMachine):
