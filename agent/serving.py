@@ -12,6 +12,7 @@ from agent.api.app import create_app
 from pipeline.head import Head
 from pipeline.messages import Failed, Finished, Request, RequestEvent, Sampling
 from pipeline.running import RunningModel, RunOptions
+from shards.errors import ConfigurationError
 from shards.progress import Progress, silent
 
 _WARM_UP_PROMPT, _WARM_UP_TOKENS = 32, 4
@@ -31,7 +32,7 @@ class Serving:
         progress: Told how loading goes.
 
     Raises:
-        ConfigurationError: the port is taken, or the options make no sense.
+        ConfigurationError: the port is taken, there is no key where one is needed, or the options make no sense.
         PackageError: the package cannot be read.
         StageError: a stage could not load.
     """
@@ -46,6 +47,8 @@ class Serving:
         key: str | None = None,
         progress: Progress = silent,
     ) -> None:
+        if key is None and not server.is_loopback(host):
+            raise ConfigurationError(f"{host} can be reached from other PCs, which takes an API key", where="--host")
         with ExitStack() as stack:
             bound = stack.enter_context(server.bind(host, port))
             self.model = RunningModel.open(package, options, progress)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from pipeline.messages import Fork, Free, Operation
@@ -63,10 +63,10 @@ class PrefixIndex:
                 del node.parent.children[node.tokens]
             node = node.parent
 
-    def adds(self, sequence: int) -> bool:
-        """Whether a sequence holds a block of tokens that no other one holds."""
-        node, length = self._tips.get(sequence, (self._root, 0))
-        return length > 0 and len(node.holders) == 1
+    def twins(self, sequence: int) -> Collection[int]:
+        """The sequences that have all the whole blocks of this one, itself included; none if it has no block."""
+        node, _ = self._tips.get(sequence, (self._root, 0))
+        return node.holders
 
 
 class PrefixCache:
@@ -150,8 +150,9 @@ class PrefixCache:
             self._index.extend(sequence, tokens, length)
 
     def finish(self, sequence: int) -> None:
-        """End a running sequence, and keep it if it has a prefix that no other sequence has."""
-        if self._index.adds(sequence):
+        """End a running sequence, and keep it if it has a prefix that no kept one has."""
+        twins = self._index.twins(sequence)
+        if twins and self._kept.keys().isdisjoint(twins):
             self._unpin(sequence)
             self._kept[sequence] = None
         else:

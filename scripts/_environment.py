@@ -19,7 +19,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = PROJECT / ".venv"
 _STAMP = ENVIRONMENT / "edge-agent.json"
 _OLDEST = (3, 11)
-_GRACE_SECONDS = 6
+_GRACE_SECONDS = 2.5
 
 
 def prepare(extras: tuple[str, ...] = ()) -> None:
@@ -66,11 +66,12 @@ def run(command: list[object], cwd: Path | None = None) -> int:
     """Run a command to its end and give its exit code, as a shell would count it.
 
     Ctrl-C reaches the command by itself, since it shares our terminal; here it only must not make us leave first.
-    One that stays is ended after a few seconds. SIGTERM is handed on.
+    One that stays is asked to end after a moment, and is ended when it does not. SIGTERM is handed on.
     """
     process = subprocess.Popen([str(part) for part in command], cwd=cwd)
     before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     patience: float | None = None
+    means = [process.kill, process.terminate]
     try:
         while True:
             try:
@@ -79,8 +80,8 @@ def run(command: list[object], cwd: Path | None = None) -> int:
             except KeyboardInterrupt:
                 patience = _GRACE_SECONDS
             except subprocess.TimeoutExpired:
-                process.kill()
-                patience = None
+                means.pop()()
+                patience = _GRACE_SECONDS if means else None
     finally:
         signal.signal(signal.SIGTERM, before)
     return code if code >= 0 else 128 - code

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 NEW_TOKENS = 128
 TOGETHER = 8
-LENGTHS = (1, 2, 7, 31, 32, 33, 64, 127, 255, 256, 257, 400, 650, 900)
+LENGTHS = (1, 2, 7, 31, 32, 33, 64, 127, 256, 257, 900)
 """Around the KV block (32) and the step's budget (256), and up to several of them."""
 ENGINES: tuple[EngineName, ...] = ("openvino-paged", "openvino-stateful")
 TEXT = " ".join(

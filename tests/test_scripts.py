@@ -115,6 +115,14 @@ def test_signals_reach_the_command() -> None:
         assert process.wait(30) == code
 
 
+def test_an_interruption_of_the_script_alone_ends_the_command_too() -> None:
+    process = _run([sys.executable, "-c", "import time\nprint('begun', flush=True)\ntime.sleep(60)"])
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 143
+
+
 def _run(command: list[str]) -> subprocess.Popen[str]:
     """`_environment.run` in a process of its own."""
     code = f"import sys, _environment; sys.exit(_environment.run({command!r}))"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent.api.errors import ApiError
+from agent.server import is_loopback
 
 MAX_BODY_BYTES = 8 * 2**20
 """Room for a prompt of a million tokens as text."""
 
-_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "testserver"})
+_PORT = re.compile(r":\d+$")
 _OPEN_PATHS = frozenset({"/healthz"})
 
 
@@ -42,8 +44,8 @@ class Guard:
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
         if self._key is None:
-            host = headers.get("host", "").rsplit(":", 1)[0] if not headers.get("host", "").endswith("]") else "[::1]"
-            if host not in _LOOPBACK_NAMES:
+            host = _PORT.sub("", headers.get("host", "")).lower()
+            if not is_loopback(host.removeprefix("[").removesuffix("]")):
                 raise ApiError(403, f"this server answers to localhost only, not to {host!r}", code="wrong_host")
         elif scope["path"] not in _OPEN_PATHS:
             scheme, _, token = headers.get("authorization", "").partition(" ")

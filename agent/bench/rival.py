@@ -129,11 +129,11 @@ class _Unsplit:
     def __init__(self, package: Path) -> None:
         import openvino as ov
 
-        from shards.device import exact_properties
+        from shards.device import properties
 
         core = ov.Core()
         model = core.read_model(package / manifest.GRAPH, package / manifest.WEIGHTS)
-        compiled = core.compile_model(model, "CPU", {**exact_properties("CPU"), "INFERENCE_NUM_THREADS": 1})
+        compiled = core.compile_model(model, "CPU", properties("CPU", "exact", threads=1))
         self._request = compiled.create_infer_request()
         self._ports = {name for port in compiled.inputs for name in port.names}
 

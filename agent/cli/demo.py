@@ -55,7 +55,7 @@ def demo(
 
 
 def demo_package(progress: Progress) -> Path:
-    """The demo's model package, kept in the user's cache; downloaded and exported on first use.
+    """The demo's model package, kept in the user's cache; downloaded and exported on first use, or if it is damaged.
 
     Raises:
         DownloadError: the model could not be fetched.
@@ -64,12 +64,13 @@ def demo_package(progress: Progress) -> Path:
     from agent import paths
     from agent.download import SMOLLM2, smollm2_gguf
     from exporters.export import export
-    from shards import manifest as manifests
     from shards.errors import PackageError
+    from shards.store import PackageStore
 
     package = paths.cache_folder() / "packages" / Path(SMOLLM2.gguf).stem
     try:
-        manifests.read(package)
+        store = PackageStore(package)
+        store.verify(store.all_pieces(), progress)
         return package
     except PackageError:
         return export(str(smollm2_gguf(progress)), package, weights="keep", force=True, progress=progress).package

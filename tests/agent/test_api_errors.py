@@ -109,8 +109,9 @@ def test_with_a_key_only_its_bearers_come_in(start_api: StartApi, tokenizer: Tok
 
 
 def test_without_a_key_foreign_host_names_stay_out(api: Api) -> None:
-    assert refusal(api.http.get("/v1/models", headers={"Host": "evil.example"}), 403)["code"] == "wrong_host"
-    for host in ("localhost:8114", "127.0.0.1", "[::1]:8114", "[::1]"):
+    for host in ("evil.example", "evil.example:8114", "[2001:db8::1]", "127.0.0.1.evil.example", "localhost:x", ""):
+        assert refusal(api.http.get("/v1/models", headers={"Host": host}), 403)["code"] == "wrong_host"
+    for host in ("localhost:8114", "127.0.0.1", "[::1]:8114", "[::1]", "Localhost"):
         assert api.http.get("/v1/models", headers={"Host": host}).status_code == 200
 
 

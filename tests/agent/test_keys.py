@@ -25,13 +25,13 @@ def test_a_key_is_made_once_and_for_its_owner_alone(config_folder: Path) -> None
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-@pytest.mark.skipif(os.name != "posix", reason="permissions of this kind")
 def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_text("secret\n", "utf-8")
     path.chmod(0o644)
-    with pytest.raises(ConfigurationError, match="chmod 600"):
-        keys.read_key(path)
+    if os.name == "posix":
+        with pytest.raises(ConfigurationError, match="chmod 600"):
+            keys.read_key(path)
     path.chmod(0o600)
     assert keys.read_key(path) == "secret"
 

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from agent.client import Client
+from agent.server import is_loopback
 from agent.serving import Serving
 from pipeline.running import RunOptions
 from shards.errors import ConfigurationError, EdgeAgentError, PackageError
@@ -124,7 +125,8 @@ def test_fleet_shows_the_chain(serving: Serving, http: httpx.Client) -> None:
 def test_a_client_that_leaves_frees_its_place(serving: Serving, http: httpx.Client) -> None:
     body = {"prompt": "Once upon a time", "stream": True, "max_tokens": 2000, "logit_bias": {"2": -100}}
     with http.stream("POST", "/v1/completions", json=body) as response:
-        next(response.iter_lines())
+        lines = response.iter_lines()  # held: without it the response would be closed
+        next(lines)
         assert serving.model.head.snapshot().scheduler.running == 1
     deadline = time.monotonic() + 10
     while serving.model.head.snapshot().scheduler.running and time.monotonic() < deadline:
@@ -136,6 +138,13 @@ def test_a_taken_port_is_reported_before_anything_is_loaded(serving: Serving, sm
     port = int(serving.url.rpartition(":")[2])
     with pytest.raises(ConfigurationError, match=str(port)):
         Serving(smollm2_package, OPTIONS, port=port)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "example.invalid"])
+def test_nobody_else_comes_in_without_a_key(smollm2_package: Path, host: str) -> None:
+    assert not is_loopback(host)
+    with pytest.raises(ConfigurationError, match="API key"):
+        Serving(smollm2_package, OPTIONS, host=host, port=0)
 
 
 def test_what_is_no_package_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from pipeline.messages import (
     Failed,
@@ -26,7 +27,7 @@ from pipeline.messages import (
     Token,
     TokenEvent,
 )
-from pipeline.scheduler import Scheduler
+from pipeline.scheduler import Scheduler, SchedulerConfig
 from shards.blocks import BlockTable
 from shards.errors import EdgeAgentError
 from shards.runtime import SequenceRows
@@ -166,15 +167,65 @@ def run(scheduler: Scheduler, chain: Chain, answers: Answers, now: float = 0.0, 
     raise AssertionError("still not idle")
 
 
-class TimedChain:
-    """A chain whose stages take a modelled time for a step, on a clock that only the model moves."""
+def scheduler(**more: Any) -> Scheduler:
+    return Scheduler(SchedulerConfig(**{"kv_tokens": 256, "block": 4, "context_length": 128, **more}))
 
-    def __init__(self, scheduler: Scheduler, step_ms: Callable[[int], float]) -> None:
+
+class Driven:
+    """A scheduler, its chain and the answers."""
+
+    def __init__(self, *requests: Request, **config: Any) -> None:
+        self.scheduler = scheduler(**config)
+        self.chain, self.answers = Chain.of(self.scheduler), Answers()
+        self.requests = requests
+        for wanted in requests:
+            self.scheduler.add(wanted, 0.0)
+
+    def send(self) -> Step:
+        step = self.scheduler.next_step(0.0)
+        assert step is not None
+        self.chain.send(step)
+        return step
+
+    def deliver(self, **how: Any) -> StepResult:
+        result = self.chain.deliver(**how)
+        self.answers.take(self.scheduler.complete(result, 0.0))
+        return result
+
+    def cancel(self, name: str) -> None:
+        self.answers.take(self.scheduler.cancel(name, 0.0))
+
+    def finish(self) -> None:
+        """Run to the end; every answer that was not ended otherwise is the reference's."""
+        run(self.scheduler, self.chain, self.answers)
+        stages = self.scheduler.config.stages
+        for wanted in self.requests:
+            end = self.answers.ended[wanted.id]
+            if isinstance(end, Finished) and end.reason == "length":
+                assert self.answers.of(wanted.id) == reference(wanted, stages)
+
+    def until_preempted(self) -> Step:
+        """Send and deliver, one step behind, until a step is sent that preempts."""
+        while True:
+            while step := self.scheduler.next_step(0.0):
+                self.chain.send(step)
+                if self.scheduler.snapshot().preempted:
+                    return step
+            self.deliver()
+
+
+class TimedChain:
+    """A chain whose stages take a modelled time for a step, on a clock that only the model moves.
+
+    A result is `link_ms` on its way back.
+    """
+
+    def __init__(self, scheduler: Scheduler, step_ms: Callable[[int], float], link_ms: float = 0.0) -> None:
         self.scheduler, self.chain, self.answers = scheduler, Chain.of(scheduler), Answers()
         self.now = 0.0
         self.tokens_at: dict[str, list[float]] = {}
         """When each token of a request came."""
-        self._step_ms = step_ms
+        self._step_ms, self._link_ms = step_ms, link_ms
         self._free_at = [0.0] * scheduler.config.stages
         self._busy: list[list[tuple[float, float]]] = [[] for _ in self._free_at]
         self._due: list[tuple[float, int]] = []
@@ -213,7 +264,7 @@ class TimedChain:
             start = max(at, self._free_at[i])
             at = self._free_at[i] = start + self._step_ms(len(step.tokens))
             spans.append((start, at))
-        heapq.heappush(self._due, (at, step.number))
+        heapq.heappush(self._due, (at + self._link_ms, step.number))
 
 
 def _mix(values: list[int]) -> int:

@@ -151,7 +151,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def kv_adds_up(self) -> None:
         if hasattr(self, "scheduler"):
             shot = self.scheduler.snapshot()
-            assert 0 <= shot.kv_used and 0 <= shot.kv_kept and shot.kv_used + shot.kv_kept <= shot.kv_total
+            assert shot.kv_used >= 0 and shot.kv_kept >= 0 and shot.kv_used + shot.kv_kept <= shot.kv_total
             assert shot.running <= self.config.max_sequences
             assert shot.running + shot.waiting + shot.preempted == len(self.requests) - len(self.answers.ended)
 
