@@ -1,6 +1,7 @@
 """What an agent and its stage process say to each other: JSON lines over the process's own pipes.
 
-The order: start; progress...; ready or failed; open; bound; warnings...; stop. End of input means the agent is gone.
+The order: start; progress...; ready or failed; connect; bound; warnings...; stop. Or: measure; progress...; measured or
+failed. End of input means the agent is gone.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pipeline.link import KeyPair, Peer
 from pipeline.payload import PayloadKind
 from pipeline.wire import Limits
 from shards.errors import EdgeAgentError, StageError
+from shards.profile import CostProfile
 from shards.runtime import RuntimeFacts, StageConfig
 
 
@@ -25,6 +27,14 @@ class Start(_Message):
     """Load these layers."""
 
     kind: Literal["start"] = "start"
+    config: StageConfig
+    cache: Path | None = Field(None, description="folder for what tuning finds")
+
+
+class Measure(_Message):
+    """Find out what the parts of a model cost in stages like this one, and end."""
+
+    kind: Literal["measure"] = "measure"
     config: StageConfig
     cache: Path | None = Field(None, description="folder for what tuning finds")
 
@@ -63,6 +73,13 @@ class Ready(_Message):
     facts: RuntimeFacts
 
 
+class Measured(_Message):
+    """What the parts cost; the process ends."""
+
+    kind: Literal["measured"] = "measured"
+    profile: CostProfile
+
+
 class Bound(_Message):
     """The stage listens here."""
 
@@ -97,8 +114,8 @@ class Failed(_Message):
         return StageError(self.what, where=f"{stage}: {self.where}" if self.where else stage, hint=self.hint)
 
 
-ToStage = Start | Connect | Stop
-FromStage = Progress | Ready | Bound | Warned | Failed
+ToStage = Start | Measure | Connect | Stop
+FromStage = Progress | Ready | Measured | Bound | Warned | Failed
 
 _TO_STAGE: TypeAdapter[ToStage] = TypeAdapter(Annotated[ToStage, Field(discriminator="kind")])
 _FROM_STAGE: TypeAdapter[FromStage] = TypeAdapter(Annotated[FromStage, Field(discriminator="kind")])

@@ -38,7 +38,7 @@ class SchedulerConfig:
     context_length: int
     """Tokens the model can attend to, prompt and answer."""
     stages: int = 1
-    token_budget: int = 256
+    token_budget: int = 128
     """Most rows in a step: bounds the pause that a long prompt causes to everyone else."""
     max_sequences: int = 64
     """Most sequences that run at once (never more than the token budget, so that each can have its row)."""

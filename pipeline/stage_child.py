@@ -12,7 +12,7 @@ from time import monotonic
 
 from pydantic import ValidationError
 
-from pipeline.control import Failed, FromStage, Start, Stop, ToStage, from_stage, line
+from pipeline.control import Failed, FromStage, Measure, Start, Stop, ToStage, from_stage, line
 from shards.errors import StageError
 
 _STOP_SECONDS = 2.0
@@ -28,7 +28,7 @@ class StageChild:
 
     Args:
         name: What errors call it.
-        start: What it shall load; it begins at once.
+        task: What it shall load or measure; it begins at once.
         heard: Called with each message, and with the StageError that names the end of the process, once and last. On
             a thread of this object's own.
 
@@ -36,7 +36,9 @@ class StageChild:
         StageError: the system does not start the process.
     """
 
-    def __init__(self, name: str, start: Start, heard: Callable[[StageChild, FromStage | StageError], None]) -> None:
+    def __init__(
+        self, name: str, task: Start | Measure, heard: Callable[[StageChild, FromStage | StageError], None]
+    ) -> None:
         self.name = name
         self._heard = heard
         self._failed: Failed | None = None
@@ -61,7 +63,7 @@ class StageChild:
         self._errors = threading.Thread(target=self._read_errors, name=f"{name}: errors", daemon=True)
         self._errors.start()
         threading.Thread(target=self._read, name=f"{name}: messages", daemon=True).start()
-        self.tell(start)
+        self.tell(task)
 
     @property
     def pid(self) -> int:

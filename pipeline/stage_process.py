@@ -18,6 +18,8 @@ from pipeline.control import (
     Connect,
     Failed,
     FromStage,
+    Measure,
+    Measured,
     Progress,
     Ready,
     Start,
@@ -30,7 +32,9 @@ from pipeline.control import (
 from pipeline.link import Receiver, Sender
 from pipeline.sampler import Sampler
 from pipeline.stage_worker import StageWorker
+from shards import profile
 from shards.errors import EdgeAgentError
+from shards.loading import load_stage
 from shards.runtime import StageRuntime
 
 _PROGRESS_SECONDS = 0.1
@@ -63,7 +67,7 @@ class Channel:
 
 
 class StageProcess:
-    """Loads the layers it is told to, takes its place in the chain, and works until told to stop."""
+    """Loads the layers it is told to, takes its place in the chain, and works until told to stop; or measures."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -75,10 +79,16 @@ class StageProcess:
         """Returns the exit code."""
         threading.Thread(target=self._listen, name="listen", daemon=True).start()
         try:
-            runtime = self._load()
-            self._channel.tell(Ready(facts=runtime.facts))
-            self._work(runtime)
-            runtime.close()
+            match self._inbox.get():
+                case Measure(config=config, cache=cache):
+                    self._channel.tell(Measured(profile=profile.measure(config, progress=self._progress, cache=cache)))
+                case Start(config=config, cache=cache):
+                    runtime = load_stage(config, self._progress, cache)
+                    self._channel.tell(Ready(facts=runtime.facts))
+                    self._work(runtime)
+                    runtime.close()
+                case other:
+                    raise TypeError(f"expected start or measure, got {other.kind}")
         except EdgeAgentError as error:
             self._channel.tell(Failed.of(error))
             return 1
@@ -104,14 +114,6 @@ class StageProcess:
         except ValueError as error:
             self._channel.tell(Failed.of(error))
         os._exit(1)
-
-    def _load(self) -> StageRuntime:
-        from shards.loading import load_stage
-
-        message = self._inbox.get()
-        if not isinstance(message, Start):
-            raise TypeError(f"expected a start message, got {message.kind}")
-        return load_stage(message.config, self._progress, message.cache)
 
     def _work(self, runtime: StageRuntime) -> None:
         message = self._inbox.get()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -13,8 +15,11 @@ from shards.runtime import EngineName, Mode, StageConfig
 from shards.store import PackageStore
 from shards.timing import fastest_steps, kv_tokens
 
-ROWS = (1, 4, 16, 64)
+ROWS = (1, 2, 4, 8, 16, 64)
+"""Kernels have cliffs, most of them between 4 and 8 rows."""
+
 _ROUNDS = 5
+_MOST_USUAL_ROWS = 16
 _SEVERAL = 4
 
 
@@ -34,10 +39,31 @@ class CostProfile(BaseModel):
     head: tuple[float, ...]
     """Final norm and head matrix, for one row of each sequence."""
 
-    def costs(self, rows: int, layers: int) -> Costs:
-        """The parts of a model of `layers` layers, at the measured number of rows nearest to `rows`."""
-        at = min(range(len(self.rows)), key=lambda index: abs(self.rows[index] - rows))
-        return Costs(self.embed[at], (self.layer[at],) * layers, self.head[at])
+    def costs(self, layers: int) -> Costs:
+        """What the parts of a model of `layers` layers cost, as shares of a whole step.
+
+        The shares move with the number of rows (a head matrix gains most from many); this is their mean over the
+        numbers of rows that decode steps have.
+        """
+        usual = [i for i, rows in enumerate(self.rows) if rows <= _MOST_USUAL_ROWS]
+        embed = layer = head = 0.0
+        for i in usual:
+            whole = (self.embed[i] + layers * self.layer[i] + self.head[i]) * len(usual)
+            embed += self.embed[i] / whole
+            layer += self.layer[i] / whole
+            head += self.head[i] / whole
+        return Costs(embed, (layer,) * layers, head)
+
+    def step_times(self, edges: Sequence[int]) -> tuple[tuple[int, float], ...]:
+        """(rows, milliseconds) of the slowest stage of a chain with these edges."""
+        return tuple(
+            (rows, max(self._stage_ms(i, first, end, edges[-1]) for first, end in pairwise(edges)))
+            for i, rows in enumerate(self.rows)
+        )
+
+    def _stage_ms(self, i: int, first: int, end: int, depth: int) -> float:
+        embed, head = self.embed[i] * (first == 0), self.head[i] * (end == depth)
+        return self.fixed[i] + embed + (end - first) * self.layer[i] + head
 
 
 def measure(

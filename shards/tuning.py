@@ -6,7 +6,6 @@ for all. The answer is kept on disk. Imports OpenVINO.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable
 from contextlib import suppress
@@ -14,8 +13,9 @@ from pathlib import Path
 
 import openvino as ov
 import psutil
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
+from shards import findings
 from shards.device import Properties, family
 from shards.errors import EdgeAgentError
 from shards.loading import cut, make_runtime
@@ -56,17 +56,12 @@ def tune(
         base: The properties the stage is compiled with anyway.
         cache: Folder of earlier results. One that is damaged, or cannot be written, is as good as none.
     """
-    file = cache / f"tuned-{_key(core, config, manifest)}.json" if cache else None
-    if file:
-        with suppress(OSError, ValidationError):
-            return dict(Tuned.model_validate_json(file.read_bytes()).properties)
-    found = _measure(core, graph, config, manifest, base)
-    if file:
-        with suppress(OSError):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            partial = file.with_suffix(f".{psutil.Process().pid}.partial")
-            partial.write_text(found.model_dump_json(indent=1), "utf-8")
-            partial.replace(file)
+    file = findings.file_of("tuned", core, config, manifest, cache) if cache else None
+    found = findings.recall(file, Tuned) if file else None
+    if found is None:
+        found = _measure(core, graph, config, manifest, base)
+        if file:
+            findings.keep(file, found)
     return dict(found.properties)
 
 
@@ -109,20 +104,3 @@ def _candidates(config: StageConfig) -> Iterable[tuple[str, tuple[int, ...]]]:
     if family(config.device) == "CPU" and config.threads is None and config.cores is None:
         counts = {psutil.cpu_count(logical=False), psutil.cpu_count()}
         yield THREADS, tuple(sorted(count for count in counts if count))
-
-
-def _key(core: ov.Core, config: StageConfig, manifest: Manifest) -> str:
-    """Names what a result depends on: machine, model and OpenVINO, not which of the model's layers."""
-    package = manifest.stage.package_id if manifest.stage else manifest.package_id
-    facts = (
-        core.get_property(config.device, "FULL_DEVICE_NAME"),
-        psutil.cpu_count(logical=False),
-        psutil.cpu_count(),
-        config.device,
-        config.engine,
-        config.threads,
-        config.cores,
-        package,
-        ov.__version__,
-    )
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]

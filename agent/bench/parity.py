@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
+from agent import paths
 from agent.bench.load import run_load
 from agent.bench.prompts import chat_prompts
 from agent.bench.report import Report, at_least, holds
@@ -87,5 +88,12 @@ def _exact(report: Report, package: Path, effort: Effort, progress: Progress) ->
 
 def _options(package: Path, mode: str) -> RunOptions:
     return RunOptions.model_validate(
-        {"stages": 1, "mode": mode, "threads": 1, "cores": ((_CORE,),), "prefix_cache": False}
+        {
+            "stages": 1,
+            "mode": mode,
+            "threads": 1,
+            "cores": ((_CORE,),),
+            "prefix_cache": False,
+            "cache": paths.tuning_folder(),
+        }
     )

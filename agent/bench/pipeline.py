@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from agent import paths
 from agent.bench.load import run_load
 from agent.bench.prompts import chat_prompts
 from agent.bench.report import Report, at_least, at_most
@@ -81,4 +82,4 @@ def _overhead(model: RunningModel) -> dict[str, float]:
 
 
 def _options(*cores: tuple[int, ...]) -> RunOptions:
-    return RunOptions(stages=len(cores), threads=1, cores=cores, prefix_cache=False)
+    return RunOptions(stages=len(cores), threads=1, cores=cores, prefix_cache=False, cache=paths.tuning_folder())

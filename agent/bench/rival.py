@@ -23,10 +23,14 @@ from shards.errors import StageError
 
 RivalName = Literal["genai", "unsplit"]
 _LINKS = {
-    "openvino_model": manifest.GRAPH.removesuffix(".xml"),
-    "openvino_tokenizer": manifest.TOKENIZER.removesuffix(".xml"),
-    "openvino_detokenizer": manifest.DETOKENIZER.removesuffix(".xml"),
+    "openvino_model.xml": manifest.GRAPH,
+    "openvino_model.bin": manifest.WEIGHTS,
+    "openvino_tokenizer.xml": manifest.TOKENIZER,
+    "openvino_tokenizer.bin": manifest.TOKENIZER.replace(".xml", ".bin"),
+    "openvino_detokenizer.xml": manifest.DETOKENIZER,
+    "openvino_detokenizer.bin": manifest.DETOKENIZER.replace(".xml", ".bin"),
 }
+"""What GenAI looks for in a folder, and where a package has it."""
 
 
 class Rival:
@@ -97,8 +101,7 @@ class _GenAI:
         import openvino_genai
 
         for name, original in _LINKS.items():
-            for suffix in (".xml", ".bin"):
-                _link(package / f"{original}{suffix}", folder / f"{name}{suffix}")
+            _link(package / original, folder / name)
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.cache_size = 1  # GB
         scheduler.enable_prefix_caching = False

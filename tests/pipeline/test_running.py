@@ -8,10 +8,13 @@ import numpy as np
 import psutil
 import pytest
 
+from pipeline.layout import lay_out
 from pipeline.messages import Finished, Request, RequestEvent, Sampling, TokenEvent
-from pipeline.running import RunningModel, RunOptions, stage_configs
+from pipeline.running import RunningModel, RunOptions
 from shards import manifest as manifests
 from shards.errors import ConfigurationError, PackageError
+from shards.progress import silent
+from shards.runtime import StageConfig
 
 PROMPTS = (
     "The capital of France is",
@@ -68,8 +71,13 @@ def test_two_processes_say_what_the_unsplit_model_says(smollm2_package: Path) ->
 
 
 def edges(package: Path, **options: Any) -> list[tuple[int, int]]:
-    configs = stage_configs(package, manifests.read(package), RunOptions(**options))
-    return [(config.first_layer, config.end_layer) for config in configs]
+    return [(stage.first_layer, stage.end_layer) for stage in stages(package, **options)]
+
+
+def stages(package: Path, **options: Any) -> tuple[StageConfig, ...]:
+    """Laid out without measuring."""
+    options = {"tune": False, **options}
+    return lay_out(package, manifests.read(package), RunOptions(**options), Path(), silent).stages
 
 
 def test_layers_are_dealt_as_asked(smollm2_package: Path) -> None:
@@ -81,15 +89,11 @@ def test_layers_are_dealt_as_asked(smollm2_package: Path) -> None:
 
 
 def test_processors_are_dealt_too(smollm2_package: Path) -> None:
-    manifest = manifests.read(smollm2_package)
     cores = psutil.cpu_count(logical=False) or 1
-    one, two = (
-        {config.threads for config in stage_configs(smollm2_package, manifest, RunOptions(stages=stages))}
-        for stages in (1, 2)
-    )
+    one, two = ({config.threads for config in stages(smollm2_package, stages=count)} for count in (1, 2))
     assert one == {None}
     assert two == {max(1, cores // 2)}
-    pinned = stage_configs(smollm2_package, manifest, RunOptions(stages=2, cores=((0,), (1,))))
+    pinned = stages(smollm2_package, stages=2, cores=((0,), (1,)))
     assert [(config.cores, config.threads) for config in pinned] == [((0,), None), ((1,), None)]
 
 
@@ -98,7 +102,6 @@ def test_processors_are_dealt_too(smollm2_package: Path) -> None:
     [
         ({"split": (10, 10)}, "10, 10 layers make 20, the model has 30"),
         ({"split": (31, -1)}, "31, -1"),
-        ({"split": ()}, "the model has 30"),
         ({"stages": 31}, "31"),
         ({"stages": 2, "cores": ((0,),)}, "1 sets of cores for 2 stages"),
     ],

@@ -133,7 +133,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for result in late:
             assert self.scheduler.complete(result, self.now) == []
 
-    @rule(number=st.integers(-2, -1) | st.integers(1000, 1001))
+    @rule(number=st.sampled_from([-1, 10**9]))
     def hear_of_an_unknown_step(self, number: int) -> None:
         assert self.scheduler.complete(StepResult(number, ()), self.now) == []
 

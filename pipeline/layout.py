@@ -1,0 +1,106 @@
+"""How a package is laid out over stages of this computer: options, layers of each stage, what a step then takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+import psutil
+from pydantic import BaseModel, ConfigDict, Field
+
+from pipeline.measuring import cost_profile
+from pipeline.scheduler import SchedulerConfig
+from shards.balance import Costs, balance
+from shards.errors import ConfigurationError
+from shards.manifest import Manifest
+from shards.profile import CostProfile
+from shards.progress import Progress
+from shards.runtime import EngineName, Mode, StageConfig
+
+_LEAST_MEASURED = 4
+"""Layers of a model that can be measured in parts."""
+
+
+class RunOptions(BaseModel):
+    """How to run a package."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    stages: int = Field(1, gt=0, description="processes to divide the model over")
+    split: tuple[int, ...] | None = Field(
+        None, description="layers of each stage; None: dealt so that all take the same time"
+    )
+    engine: EngineName = "openvino-paged"
+    mode: Mode = "fast"
+    device: str = "CPU"
+    threads: int | None = Field(
+        None, gt=0, description="inference threads a stage; None: the processor cores divided by the stages"
+    )
+    cores: tuple[tuple[int, ...], ...] | None = Field(None, description="processor numbers each stage is pinned to")
+    kv_tokens: int = Field(8192, gt=0, description="tokens the KV cache holds, all sequences together")
+    token_budget: int = Field(SchedulerConfig.token_budget, gt=0, description="most rows of a step")
+    max_sequences: int = Field(SchedulerConfig.max_sequences, gt=0, description="most sequences at once")
+    prefix_cache: bool = SchedulerConfig.prefix_cache
+    tune: bool = Field(True, description="in fast mode, measure what is fastest on this machine at load")
+    cache: Path | None = Field(None, description="folder for what is measured; None: it is measured again at each load")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The stages, and the (rows, milliseconds) table of the slowest one where that is known."""
+
+    stages: tuple[StageConfig, ...]
+    step_times: tuple[tuple[int, float], ...] | None
+
+
+def lay_out(package: Path, manifest: Manifest, options: RunOptions, cache: Path, progress: Progress) -> Layout:
+    """Deal the layers to the stages that options ask for: in fast mode by measurement, otherwise by bytes.
+
+    Raises:
+        ConfigurationError: split or cores do not suit the model or one another; more stages than layers.
+        StageError: the measurement failed.
+    """
+    count = len(options.split) if options.split else options.stages
+    depth = manifest.facts.layers
+    if options.cores is not None and len(options.cores) != count:
+        raise ConfigurationError(f"{len(options.cores)} sets of cores for {count} stages", where="cores")
+    like = StageConfig(
+        package=package.resolve(),
+        first_layer=0,
+        end_layer=depth,
+        engine=options.engine,
+        device=options.device,
+        mode=options.mode,
+        threads=_threads(options, count),
+        cores=options.cores[0] if options.cores else None,
+        kv_tokens=options.kv_tokens,
+        tune=options.tune,
+    )
+    profile: CostProfile | None = None
+    if options.mode == "fast" and options.tune and 1 < count <= depth and depth >= _LEAST_MEASURED:
+        profile = cost_profile(like, manifest, cache, progress)
+    costs = profile.costs(depth) if profile else Costs.of_bytes(manifest.spans)
+    edges = _given_edges(options.split, depth) if options.split else balance(costs, options.stages)
+    cores = options.cores or (None,) * count
+    stages = tuple(
+        like.model_copy(update={"first_layer": first, "end_layer": end, "cores": own})
+        for (first, end), own in zip(pairwise(edges), cores, strict=True)
+    )
+    return Layout(stages, profile.step_times(edges) if profile else None)
+
+
+def _threads(options: RunOptions, stages: int) -> int | None:
+    if options.threads is not None or options.cores is not None or stages == 1:
+        return options.threads
+    return max(1, (psutil.cpu_count(logical=False) or 1) // stages)
+
+
+def _given_edges(split: tuple[int, ...], depth: int) -> tuple[int, ...]:
+    if min(split) < 1 or sum(split) != depth:
+        raise ConfigurationError(
+            f"{', '.join(map(str, split))} layers make {sum(split)}, the model has {depth}",
+            where="split",
+            hint="Give each stage at least one layer, and all layers together.",
+        )
+    return (0, *accumulate(split))
