@@ -60,7 +60,7 @@ def export(
     """
     from shards.graph import layer_spans
 
-    package = package.expanduser().absolute()
+    package = package.expanduser().resolve()  # a link to a folder stays one: what it points at is replaced
     targets = [package, *(stage_folder(package, number) for number in range(len(split)))]
     for target in targets:
         check_target(target, force=force)

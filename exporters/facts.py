@@ -60,11 +60,14 @@ def read(
     import openvino as ov
 
     sizes = _sizes(ov.Core().read_model(graph))
-    said = _merge(
-        _from_folder(folder) if folder else _Said(),
-        _from_gguf(metadata or (_metadata_beside(folder) if folder else {})),
-        _from_tokenizer(tokenizer) if tokenizer else _Said(),
-    )
+    try:
+        said = _merge(
+            _from_folder(folder) if folder else _Said(),
+            _from_gguf(metadata or (_metadata_beside(folder) if folder else {})),
+            _from_tokenizer(tokenizer) if tokenizer else _Said(),
+        )
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # anything may be in a file
+        raise _senseless(f"{type(error).__name__}: {error}", folder, name) from error
     if not said.context_length:
         raise ExportError(
             "no file says how long a context the model can take",
@@ -85,11 +88,15 @@ def read(
         )
     except ValidationError as error:
         first = error.errors()[0]
-        raise ExportError(
-            f"what its files say of the model makes no sense: {first['loc'][0]}: {first['msg']}",
-            where=str(folder or name),
-            hint="Fetch the model again.",
-        ) from None
+        raise _senseless(f"{first['loc'][0]}: {first['msg']}", folder, name) from None
+
+
+def _senseless(why: str, folder: Path | None, name: str) -> ExportError:
+    return ExportError(
+        f"what its files say of the model makes no sense: {why}",
+        where=str(folder or name),
+        hint="Fetch the model again.",
+    )
 
 
 def _sizes(model: ov.Model) -> dict[str, Any]:
@@ -306,7 +313,7 @@ def _json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, RecursionError, ValueError) as error:
         raise ExportError(
             f"the file cannot be read ({error})", where=str(path), hint="Fetch the model again."
         ) from None

@@ -29,13 +29,14 @@ def edges_of(split: Sequence[int], layers: int) -> list[tuple[int, int]]:
     Raises:
         ConfigurationError: the numbers are not a split of `layers` layers.
     """
-    if any(count < 1 for count in split) or sum(split) != layers:
-        raise ConfigurationError(
-            f"{','.join(map(str, split))} is {sum(split)} layers, the model has {layers}",
-            where="--split",
-            hint="Give the layers of each stage, at least one, with the sum right.",
-        )
-    return list(pairwise(accumulate(split, initial=0)))
+    if sum(split) == layers and min(split) > 0:
+        return list(pairwise(accumulate(split, initial=0)))
+    text, total = ",".join(map(str, split)), sum(split)
+    raise ConfigurationError(
+        f"{text} has a stage without layers" if total == layers else f"{text} is {total} layers, the model has {layers}",
+        where="--split",
+        hint=f"Give the layers of each stage, at least one, together {layers}.",
+    )
 
 
 def write_stage(package: Path, first: int, end: int, folder: Path, progress: Progress) -> Manifest:

@@ -19,10 +19,14 @@ class Averages:
         """(time on the wire, of each stage)."""
         self._head: deque[tuple[float, float]] = deque(maxlen=_STEPS)
         """(head, listeners)."""
+        self.busy: tuple[float, ...] = ()
+        """Seconds that each stage has computed, since the beginning."""
 
     def add_step(self, seconds: float, stages: tuple[StageTiming, ...]) -> None:
         """A step has come back after `seconds`."""
         self._steps.append((1e6 * seconds - sum(t.queued + t.compute for t in stages), stages))
+        before = self.busy or (0.0,) * len(stages)
+        self.busy = tuple(busy + t.compute / 1e6 for busy, t in zip(before, stages, strict=True))
 
     def add_head(self, results: int, head: float, listeners: float) -> None:
         """The head has spent seconds on a number of results, and its listeners on their events."""

@@ -1,6 +1,7 @@
 """What an agent and its stage process say to each other: JSON lines over the process's own pipes.
 
-The order: start; progress...; ready or failed; connect; bound; warnings...; stop. Or: measure; progress...; measured or
+The order: start; progress...; ready or failed; connect; bound; to the tail of several stages echo, and its echoing;
+warnings...; stop. Or: measure; progress...; measured or
 failed. End of input means the agent is gone.
 """
 
@@ -47,8 +48,16 @@ class Connect(_Message):
     keys: KeyPair
     welcome: str = Field(description="public key of the end that sends to this stage")
     next: Peer
+    echo_from: str | None = Field(None, description="to the first of several stages: public key of the tail")
     limits: Limits
     sends: PayloadKind = Field(description="how hidden states leave; without meaning on the tail")
+
+
+class Echo(_Message):
+    """To the tail: send what is sampled to the first stage too."""
+
+    kind: Literal["echo"] = "echo"
+    first: Peer
 
 
 class Stop(_Message):
@@ -85,6 +94,13 @@ class Bound(_Message):
 
     kind: Literal["bound"] = "bound"
     endpoint: str
+    echo_endpoint: str | None = None
+
+
+class Echoing(_Message):
+    """The tail has what Echo says."""
+
+    kind: Literal["echoing"] = "echoing"
 
 
 class Warned(_Message):
@@ -114,8 +130,8 @@ class Failed(_Message):
         return StageError(self.what, where=f"{stage}: {self.where}" if self.where else stage, hint=self.hint)
 
 
-ToStage = Start | Measure | Connect | Stop
-FromStage = Progress | Ready | Measured | Bound | Warned | Failed
+ToStage = Start | Measure | Connect | Echo | Stop
+FromStage = Progress | Ready | Measured | Bound | Echoing | Warned | Failed
 
 _TO_STAGE: TypeAdapter[ToStage] = TypeAdapter(Annotated[ToStage, Field(discriminator="kind")])
 _FROM_STAGE: TypeAdapter[FromStage] = TypeAdapter(Annotated[FromStage, Field(discriminator="kind")])

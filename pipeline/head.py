@@ -67,6 +67,8 @@ class HeadSnapshot:
     """From a result's arrival until the next steps are on their way."""
     listeners: float
     """Handing out the events of a step, after that."""
+    busy: tuple[float, ...]
+    """Seconds each stage has computed since the beginning; empty before the first step."""
     dropped: int
     """Frames that came but were not results the head waits for."""
     failure: str | None
@@ -282,6 +284,7 @@ class Head:
             averages.wire,
             averages.head,
             averages.listeners,
+            averages.busy,
             self._dropped,
             None if self._failure is None else str(self._failure),
         )

@@ -20,7 +20,6 @@ _WAITING = 8
 """Frames a socket holds before its sender has to wait."""
 
 _ZAP = "inproc://zeromq.zap.01"
-_ZAP_DOMAIN = b"chain"
 
 
 class KeyPair(BaseModel):
@@ -51,20 +50,28 @@ class Receiver:
     """The socket frames arrive on. It may change threads before its first use; after that one thread owns it.
 
     Args:
-        context: The ZeroMQ context of this end; one receiver each.
+        context: The ZeroMQ context of this end.
         keys: Of this end.
         welcome: Public key of the only end that may send.
         part_bytes: Senders of larger message parts are cut off.
+        doorman: Of another receiver in the same context, if there is one.
 
     Raises:
         StageError: this computer has no loopback port left.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: KeyPair, welcome: str, part_bytes: int) -> None:
-        _Doorman(context, welcome)
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        keys: KeyPair,
+        welcome: str,
+        part_bytes: int,
+        doorman: Doorman | None = None,
+    ) -> None:
+        self.doorman = doorman or Doorman(context)
         self.socket = _socket(context, zmq.PULL, keys)
         self.socket.curve_server = True
-        self.socket.zap_domain = _ZAP_DOMAIN
+        self.socket.zap_domain = self.doorman.let_in(welcome)
         self.socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without a doorman nobody gets in
         self.socket.rcvhwm = _WAITING
         self.socket.maxmsgsize = part_bytes
@@ -126,26 +133,32 @@ class Sender:
         self.socket.close(linger=0)
 
 
-class _Doorman:
-    """Answers ZeroMQ's authentication requests (RFC 27, ZAP) in a context: one public key may come in.
+class Doorman:
+    """Answers ZeroMQ's authentication requests (RFC 27, ZAP) in a context: to each receiver one public key may come in.
 
     It runs a thread until the context is terminated. pyzmq's own authenticator needs an asyncio loop, which on
     Windows is of the wrong kind.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], welcome: str) -> None:
-        self._welcome = z85.decode(welcome.encode())
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self._welcome: dict[bytes, bytes] = {}
+        """The key that may come in, by ZAP domain; each receiver has its own."""
         self._socket = context.socket(zmq.REP)
         self._socket.linger = 0
         self._socket.bind(_ZAP)
-        self._thread = threading.Thread(target=self._serve, name="doorman", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._serve, name="doorman", daemon=True).start()
+
+    def let_in(self, welcome: str) -> bytes:
+        """Let a public key in to a receiver; returns the ZAP domain the receiver must have."""
+        domain = b"receiver %d" % len(self._welcome)
+        self._welcome[domain] = z85.decode(welcome.encode())
+        return domain
 
     def _serve(self) -> None:
         try:
             while True:
-                version, request, _domain, _address, _identity, mechanism, *credentials = self._socket.recv_multipart()
-                known = mechanism == b"CURVE" and credentials == [self._welcome]
+                version, request, domain, _address, _identity, mechanism, *credentials = self._socket.recv_multipart()
+                known = mechanism == b"CURVE" and credentials == [self._welcome.get(domain)]
                 status, text = (b"200", b"OK") if known else (b"400", b"unknown key")
                 self._socket.send_multipart([version, request, status, text, b"", b""])
         except zmq.ContextTerminated:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Self
+from typing import Self, TypeVar
 
 import zmq
 
 from pipeline import stage_child
-from pipeline.control import Bound, Connect, FromStage, Progress, Ready, Start, Warned
+from pipeline.control import Bound, Connect, Echo, Echoing, FromStage, Progress, Ready, Start, Warned
 from pipeline.link import KeyPair, Peer, Receiver, Sender
 from pipeline.payload import PayloadKind
 from pipeline.stage_child import StageChild
@@ -25,6 +25,7 @@ from shards.runtime import RuntimeFacts, StageConfig
 
 _log = logging.getLogger(__name__)
 
+_Answer = TypeVar("_Answer", Bound, Echoing)
 _Events = SimpleQueue[tuple[StageChild, FromStage | StageError]]
 
 _MAX_OPERATIONS = 4096
@@ -166,17 +167,30 @@ class LocalChain:
         peer = Peer(endpoint=self.receiver.endpoint, public=head.public)
         for i in reversed(range(len(self._children))):
             child, before = self._children[i], keys[i - 1] if i else head
-            limits = self.limits if i == 0 else self.limits.model_copy(update={"payload": hidden})
-            child.tell(Connect(index=i, keys=keys[i], welcome=before.public, next=peer, limits=limits, sends=hidden))
-            peer = Peer(endpoint=self._bound(child), public=keys[i].public)
+            place = Connect(
+                index=i,
+                keys=keys[i],
+                welcome=before.public,
+                next=peer,
+                echo_from=keys[-1].public if i == 0 and len(keys) > 1 else None,
+                limits=self.limits if i == 0 else self.limits.model_copy(update={"payload": hidden}),
+                sends=hidden,
+            )
+            child.tell(place)
+            bound = self._expect(child, Bound)
+            peer = Peer(endpoint=bound.endpoint, public=keys[i].public)
+            if bound.echo_endpoint:
+                self._children[-1].tell(Echo(first=Peer(endpoint=bound.echo_endpoint, public=keys[i].public)))
+                self._expect(self._children[-1], Echoing)
         self.sender = Sender(self._context, head, peer)
         self._ends.append(self.sender)
 
-    def _bound(self, expected: StageChild) -> str:
+    def _expect(self, expected: StageChild, kind: type[_Answer]) -> _Answer:
+        """Wait for a stage's answer."""
         while True:
             child, heard = self._next()
-            if child is expected and isinstance(heard, Bound):
-                return heard.endpoint
+            if child is expected and isinstance(heard, kind):
+                return heard
 
     def _next(self) -> tuple[StageChild, FromStage]:
         """The next message while starting; raises the StageError of a process that has ended."""

@@ -91,13 +91,17 @@ class Free:
 
 Operation = Open | Fork | Free
 
+NOT_YET = -1
+"""A token the head has not seen yet."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One ragged batch travelling down a chain once.
 
     Operations are applied first, in order. A step without rows carries operations alone. `tokens` is int32
-    [sum of counts]: what the first stage reads.
+    [sum of counts]: what the first stage reads; NOT_YET stands for the token that the sequence's row before this one
+    is being sampled for, which the chain fills in itself.
     """
 
     number: int

@@ -144,8 +144,12 @@ class PrefixCache:
             self._take(sequence, missing)
         return True
 
-    def sent(self, sequence: int, tokens: Sequence[int], length: int) -> None:
-        """Learn that the rows of the first `length` tokens are on their way, so that later steps can fork them."""
+    def done(self, sequence: int, tokens: Sequence[int], length: int) -> None:
+        """Learn that every stage has the rows of the first `length` tokens, so that others can fork them.
+
+        Rows on their way would be there in time too, but should their step fail, it would take all that forked
+        them along, and what has forked those, without end.
+        """
         if self._enabled:
             self._index.extend(sequence, tokens, length)
 

@@ -53,6 +53,7 @@ class RunningModel:
                     block=chain.block,
                     context_length=manifest.facts.context_length,
                     stages=len(layout.stages),
+                    runs_ahead=True,
                     step_times=layout.step_times,
                     token_budget=options.token_budget,
                     max_sequences=options.max_sequences,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from pipeline.admission import AdmissionQueue
 from pipeline.messages import (
+    NOT_YET,
     Failed,
     Finished,
     FinishReason,
@@ -43,6 +45,8 @@ class SchedulerConfig:
     max_sequences: int = 64
     """Most sequences that run at once (never more than the token budget, so that each can have its row)."""
     prefix_cache: bool = True
+    runs_ahead: bool = False
+    """Whether the chain fills in tokens that the head has not seen yet, so that a step can follow another at once."""
     step_times: tuple[tuple[int, float], ...] | None = None
     """Measured (rows, milliseconds) of the slowest stage; see `Pacing`."""
     link_ms: float = 0.0
@@ -86,10 +90,13 @@ class SchedulerSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """Rows of a sequence in a step in flight; `id` is the name it had then."""
+    """Rows of a sequence in a step in flight."""
 
     sequence: Sequence
     id: int
+    """Its name then: a replay has another."""
+    end: int
+    """Tokens of it that are cached when the step is done."""
     is_sampled: bool
 
 
@@ -159,7 +166,7 @@ class Scheduler:
     def next_step(self, now: float) -> Step | None:
         """The next step to send, or None: there is nothing to do now, or enough is in flight."""
         pace = self._pacing.pace(len(self._running) - len(self._prefilling))
-        if len(self._in_flight) >= max(pace.in_flight, self.config.stages):
+        if len(self._in_flight) >= max(pace.in_flight, self.config.stages) + self.config.runs_ahead:
             return None
         batch = self._decode_rows(pace)
         batch += self._prefill_rows(self.config.token_budget - len(batch), now)
@@ -168,14 +175,16 @@ class Scheduler:
             return None
         rows: list[SequenceRows] = []
         tokens: list[int] = []
+        sent: list[_Sent] = []
         for sequence, count in batch:
-            rows.append(SequenceRows(sequence.id, sequence.sent, count, sample=int(count == sequence.unsent)))
-            tokens += sequence.tokens[sequence.sent : sequence.sent + count]
+            known = sequence.tokens[sequence.sent : sequence.sent + count]
+            tokens += known or [NOT_YET]
+            rows.append(SequenceRows(sequence.id, sequence.sent, count, sample=int(count >= sequence.unsent)))
             sequence.sent += count
-            sequence.is_awaiting = not sequence.unsent
-            self._cache.sent(sequence.id, sequence.tokens, sequence.sent)
+            sequence.awaiting += rows[-1].sample
+            sent.append(_Sent(sequence, sequence.id, sequence.sent, bool(rows[-1].sample)))
         step = Step(self._steps, operations, tuple(rows), np.array(tokens, np.int32))
-        self._in_flight[step.number] = [_Sent(sequence, sequence.id, sequence.is_awaiting) for sequence, _ in batch]
+        self._in_flight[step.number] = sent
         self._steps += 1
         self._rows += len(tokens)
         return step
@@ -186,15 +195,16 @@ class Scheduler:
         events: list[RequestEvent] = []
         for sent in self._in_flight.pop(result.number, ()):
             sequence = sent.sequence
-            if sent.is_sampled:
-                sequence.is_awaiting = False
+            sequence.awaiting -= sent.is_sampled
             if sequence.is_finished:
                 continue
             token = tokens.get(sent.id)
+            is_current = sequence.id == sent.id  # a preempted one is computed again, whatever became of these rows
+            if is_current and result.error is None:
+                self._cache.done(sent.id, sequence.tokens, sent.end)
             if result.error is None and token and token.position == len(sequence.tokens):
                 events += self._accept(sequence, token)
-            elif sequence.id == sent.id and (result.error is not None or sent.is_sampled):
-                # A preempted sequence is computed again anyhow; a running one has lost rows of its cache.
+            elif is_current and (result.error is not None or sent.is_sampled):
                 what = result.error or f"the tail did not give the token at position {len(sequence.tokens)}"
                 error = StageError(what, where=f"request {sequence.request.id}", hint="Send the request again.")
                 events.append(self._fail(sequence, error))
@@ -234,9 +244,9 @@ class Scheduler:
     # What a step is made of
 
     def _decode_rows(self, pace: Pace) -> list[tuple[Sequence, int]]:
-        """One row of each of the sequences that have been ready longest."""
+        """One row of each of the sequences that have been ready longest; then of the oldest group in flight, ahead."""
         groups = sum(any(sent.is_sampled for sent in step) for step in self._in_flight.values())
-        if groups >= pace.in_flight:
+        if groups >= pace.in_flight + self.config.runs_ahead:
             return []
         limit = min(pace.rows, self.config.token_budget)
         batch: list[tuple[Sequence, int]] = []
@@ -245,12 +255,32 @@ class Scheduler:
             if sequence in self._ready and self._make_room(sequence):
                 del self._ready[sequence]
                 batch.append((sequence, 1))
+        if self.config.runs_ahead and (not batch or groups >= pace.in_flight):
+            batch += self._rows_ahead(limit - len(batch))
+        return batch
+
+    def _rows_ahead(self, limit: int) -> list[tuple[Sequence, int]]:
+        """Rows of tokens that are being sampled. They wait at the first stage, so that it need not wait for the head.
+
+        If such a token ends the answer, its row was run for nothing. Nobody is preempted for one.
+        """
+        batch: list[tuple[Sequence, int]] = []
+        for step in self._in_flight.values():
+            for sequence in (sent.sequence for sent in step if sent.is_sampled):
+                length = sequence.sent + 1
+                if len(batch) == limit:
+                    return batch
+                wanted = sequence in self._running and sequence.can_run_ahead and length < self.config.context_length
+                if wanted and self._fits(length) and self._cache.grow(sequence.id, length):
+                    batch.append((sequence, 1))
+            if batch:
+                return batch
         return batch
 
     def _prefill_rows(self, budget: int, now: float) -> list[tuple[Sequence, int]]:
         """Chunks of prompts, oldest first, as far as the budget goes; then of requests let in for what is left."""
         batch: list[tuple[Sequence, int]] = []
-        sequences = chain(tuple(self._prefilling), iter(lambda: self._admit(now), None))
+        sequences = chain(tuple(self._prefilling), self._admissions(now))
         while budget and (sequence := next(sequences, None)):
             count = min(budget, sequence.unsent)
             if len(self._running) == 1:
@@ -261,13 +291,17 @@ class Scheduler:
                 del self._prefilling[sequence]
         return batch
 
+    def _admissions(self, now: float) -> Iterator[Sequence]:
+        while sequence := self._admit(now):
+            yield sequence
+
     def _admit(self, now: float) -> Sequence | None:
         """Let in the request whose turn it is, or None if nobody waits or it does not fit yet.
 
         A block for each running sequence is left free, or they would soon preempt one another.
         """
         sequence = self._preempted[0] if self._preempted else self._waiting.peek(now)
-        if sequence is None or sequence.is_awaiting or len(self._running) >= self._slots:
+        if sequence is None or sequence.awaiting or len(self._running) >= self._slots:
             return None
         cached = self._cache.open(self._next_id, sequence.tokens, spare=len(self._running))
         if cached is None:
@@ -320,7 +354,7 @@ class Scheduler:
             # Not "length": the client asked for more and the model could have given it.
             error = self._too_large(f"prompt and answer have grown to {length} tokens", f"request {request.id}")
             events.append(self._fail(sequence, error))
-        elif sequence.id >= 0:
+        elif sequence.id >= 0 and sequence.unsent:  # else it has run ahead
             self._ready[sequence] = None
         return events
 

@@ -23,11 +23,11 @@ class Sequence:
     turn: int = -1
     """Which admission was its first; the order is kept when it is preempted."""
     sent: int = 0
-    """Tokens in the stages' KV cache once the steps in flight are done."""
+    """Tokens in the stages' KV cache once the steps in flight are done. One more than `tokens` when it runs ahead."""
     cached: int = 0
     """Prompt tokens that came from the prefix cache."""
-    is_awaiting: bool = False
-    """Whether a sampled row is in flight."""
+    awaiting: int = 0
+    """Sampled rows in flight: one, or two when it runs ahead."""
     is_finished: bool = False
 
     def __post_init__(self) -> None:
@@ -37,6 +37,11 @@ class Sequence:
     def unsent(self) -> int:
         """Rows to run before the next token can be sampled: 1 while decoding, 0 while waiting for a result."""
         return len(self.tokens) - self.sent
+
+    @property
+    def can_run_ahead(self) -> bool:
+        """Whether the row of the token that is being sampled may be sent, if that cannot be the last one."""
+        return self.awaiting == 1 and self.sent == len(self.tokens) and self.completion + 1 < self.request.max_tokens
 
     @property
     def completion(self) -> int:

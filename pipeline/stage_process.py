@@ -16,6 +16,8 @@ import zmq
 from pipeline.control import (
     Bound,
     Connect,
+    Echo,
+    Echoing,
     Failed,
     FromStage,
     Measure,
@@ -30,6 +32,7 @@ from pipeline.control import (
     to_stage,
 )
 from pipeline.link import Receiver, Sender
+from pipeline.run_ahead import LatestTokens
 from pipeline.sampler import Sampler
 from pipeline.stage_worker import StageWorker
 from shards import profile
@@ -121,6 +124,9 @@ class StageProcess:
             raise TypeError(f"expected a connect message, got {message.kind}")
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         receiver = Receiver(context, message.keys, message.welcome, message.limits.part_bytes)
+        echo: Receiver | None = None
+        if message.echo_from:
+            echo = Receiver(context, message.keys, message.echo_from, message.limits.part_bytes, receiver.doorman)
         worker = StageWorker(
             runtime,
             Sampler(runtime.facts.vocabulary) if runtime.facts.is_tail else None,
@@ -129,10 +135,18 @@ class StageProcess:
             index=message.index,
             limits=message.limits,
             sends=message.sends,
+            latest=LatestTokens(echo, message.limits) if runtime.facts.is_first else None,
             warn=lambda text: self._channel.tell(Warned(text=text)),
         )
         threading.Thread(target=self._end_at_stop, args=(context,), name="stop", daemon=True).start()
-        self._channel.tell(Bound(endpoint=receiver.endpoint))
+        self._channel.tell(Bound(endpoint=receiver.endpoint, echo_endpoint=echo.endpoint if echo else None))
+        if runtime.facts.is_tail and not runtime.facts.is_first:
+            match self._inbox.get():
+                case Echo(first=first):
+                    worker.echo = Sender(context, message.keys, first)
+                    self._channel.tell(Echoing())
+                case other:
+                    raise TypeError(f"expected an echo message, got {other.kind}")
         worker.run()
 
     def _end_at_stop(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:

@@ -20,6 +20,7 @@ from pipeline import wire
 from pipeline.link import Receiver, Sender
 from pipeline.messages import Fork, Free, Open, Operation, StageTiming, StepResult, Token
 from pipeline.payload import PayloadKind, Rows
+from pipeline.run_ahead import LatestTokens
 from pipeline.wire import Frame, Limits
 from shards.errors import EdgeAgentError, WireError
 from shards.runtime import Batch, SequenceRows, StageRuntime
@@ -62,6 +63,7 @@ class StageWorker:
         index: Place in the chain, from 0.
         limits: What may arrive.
         sends: How hidden states leave.
+        latest: On the first stage; None elsewhere.
         warn: Told of dropped frames, at most once a second.
     """
 
@@ -75,8 +77,12 @@ class StageWorker:
         index: int,
         limits: Limits,
         sends: PayloadKind,
+        latest: LatestTokens | None = None,
         warn: Callable[[str], None],
     ) -> None:
+        self.echo: Sender | None = None
+        """On the tail of several stages: where results go besides the head."""
+        self._latest = latest
         self._runtime, self._sampler, self._receiver, self._sender = runtime, sampler, receiver, sender
         self._limits, self._sends = limits, sends
         facts = runtime.facts
@@ -93,6 +99,8 @@ class StageWorker:
         try:
             while (item := self._inbox.take()) is not None:
                 frame, arrived = item
+                if self._latest is not None:
+                    frame = self._latest.fill(frame)
                 taken = perf_counter()
                 outcome, error = self._compute(frame)
                 computed = perf_counter()
@@ -102,13 +110,17 @@ class StageWorker:
                     compute=1e6 * (computed - taken),
                     send=1e6 * send_time,
                 )
-                self._sender.send(self._encoded(frame, outcome, error, timing))
+                self._send(frame, outcome, error, timing)
                 sent = perf_counter()
                 send_time = sent - computed
         except zmq.ContextTerminated:
             pass
         finally:
             self._sender.close()
+            if self.echo is not None:
+                self.echo.close()
+            if self._latest is not None:
+                self._latest.close()
 
     def _compute(self, frame: Frame) -> tuple[NDArray[np.float32] | tuple[Token, ...] | None, str | None]:
         """Apply the operations and run the rows: hidden states or tokens, and the first error there was."""
@@ -140,23 +152,29 @@ class StageWorker:
                 if self._sampler is not None:
                     self._sampler.free(sequence)
 
-    def _encoded(
+    def _send(
         self,
         frame: Frame,
         outcome: NDArray[np.float32] | tuple[Token, ...] | None,
         error: str | None,
         timing: StageTiming,
-    ) -> list[bytes | memoryview]:
+    ) -> None:
         timings = (*frame.timings, timing)
-        if self._sampler is not None:
-            tokens = outcome if isinstance(outcome, tuple) else ()
-            return wire.encode_result(StepResult(frame.number, tokens, timings, error), self._limits.epoch)
-        if isinstance(outcome, np.ndarray):
-            onward = Frame(frame.number, frame.operations, frame.rows, outcome, timings)
-        else:
-            nothing = np.empty((0, self._limits.hidden_size), np.float32)
-            onward = Frame(frame.number, frame.operations, (), nothing, timings, error)
-        return wire.encode(onward, self._limits.epoch, self._sends)
+        if self._sampler is None:
+            if isinstance(outcome, np.ndarray):
+                onward = Frame(frame.number, frame.operations, frame.rows, outcome, timings)
+            else:
+                nothing = np.empty((0, self._limits.hidden_size), np.float32)
+                onward = Frame(frame.number, frame.operations, (), nothing, timings, error)
+            self._sender.send(wire.encode(onward, self._limits.epoch, self._sends))
+            return
+        result = StepResult(frame.number, outcome if isinstance(outcome, tuple) else (), timings, error)
+        parts = wire.encode_result(result, self._limits.epoch)
+        if self.echo is not None and (result.tokens or error):
+            self.echo.send(parts)  # first: the next step may be waiting for it
+        self._sender.send(parts)
+        if self._latest is not None:
+            self._latest.hear(result)
 
 
 def _engine_input(x: Rows) -> NDArray[np.int64] | NDArray[np.float32]:
@@ -169,7 +187,9 @@ class _Inbox:
     def __init__(self, receiver: Receiver, limits: Limits, warn: Callable[[str], None]) -> None:
         self._receiver, self._limits, self._warn = receiver, limits, warn
         self._frames: SimpleQueue[tuple[Frame, float] | Exception | None] = SimpleQueue()
-        self._room = threading.Semaphore(_AHEAD)
+        self._room: SimpleQueue[None] = SimpleQueue()  # a semaphore, but one that is not written in Python
+        for _ in range(_AHEAD):
+            self._room.put(None)
         self._dropped, self._told = 0, -_QUIET_SECONDS
 
     def start(self) -> None:
@@ -178,7 +198,7 @@ class _Inbox:
     def take(self) -> tuple[Frame, float] | None:
         """Wait for the next frame and the time it arrived; None at the end."""
         item = self._frames.get()
-        self._room.release()
+        self._room.put(None)
         if isinstance(item, Exception):
             raise item
         return item
@@ -186,7 +206,7 @@ class _Inbox:
     def _receive(self) -> None:
         try:
             while True:
-                self._room.acquire()
+                self._room.get()
                 self._frames.put(self._next())
         except zmq.ContextTerminated:
             self._frames.put(None)

@@ -24,7 +24,18 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline import payload
-from pipeline.messages import Fork, Free, Open, Operation, Sampling, SequenceRows, StageTiming, StepResult, Token
+from pipeline.messages import (
+    NOT_YET,
+    Fork,
+    Free,
+    Open,
+    Operation,
+    Sampling,
+    SequenceRows,
+    StageTiming,
+    StepResult,
+    Token,
+)
 from pipeline.payload import PayloadKind, Rows
 from shards.errors import WireError
 
@@ -125,8 +136,13 @@ def decode(parts: Sequence[bytes], limits: Limits) -> Frame:
         _timings(timings),
         read_error,
     )
-    if limits.payload == "tokens" and total and not 0 <= frame.x.min() <= frame.x.max() < limits.vocabulary:
+    if limits.payload == "tokens" and total and not NOT_YET <= frame.x.min() <= frame.x.max() < limits.vocabulary:
         _refuse(f"token ids in 0..{limits.vocabulary - 1}", [int(frame.x.min()), int(frame.x.max())], "payload")
+    if limits.payload == "tokens" and total and frame.x.min() == NOT_YET:
+        ends = np.cumsum([r.count for r in read_rows])
+        for r, end in zip(read_rows, ends, strict=True):
+            if r.count > 1 and frame.x[end - r.count : end].min() == NOT_YET:
+                _refuse("tokens that are not known yet in rows of their own", r.count, "payload")
     return frame
 
 

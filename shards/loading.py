@@ -32,13 +32,14 @@ def load_stage(config: StageConfig, progress: Progress = silent, cache: Path | N
         cache: Folder in which tuning results are kept; without one, tuning happens at each load.
 
     Raises:
-        PackageError: the package lacks what the stage needs, or has not the layers asked for.
+        PackageError: the package lacks what the stage needs, has other bytes than its manifest says, or has not the
+            layers asked for.
         GraphError: the graph cannot be cut, or not be run by this engine.
         StageError: the device is unknown, or refuses the stage.
         CapacityError: there is no memory for the KV cache.
     """
     store = PackageStore(config.package)
-    store.check(store.pieces_of_stage(config.first_layer, config.end_layer))
+    store.verify(store.pieces_of_stage(config.first_layer, config.end_layer), progress)
     tuned = config.mode == "fast" and config.tune
     steps = ["reading the graph", *(["tuning"] if tuned else []), "cutting", "compiling"]
 

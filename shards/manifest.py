@@ -181,7 +181,7 @@ def read(package: Path) -> Manifest:
             where=str(package),
             hint="Make one with: edge-agent export SOURCE -o PACKAGE",
         ) from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, RecursionError, ValueError) as error:
         raise PackageError(
             f"the manifest cannot be read ({error})", where=str(path), hint="Export the model again."
         ) from None

@@ -47,7 +47,7 @@ def prompts(smollm2_package: Path) -> list[tuple[int, ...]]:
 @pytest.fixture(scope="module")
 def unsplit_answers(smollm2_package: Path, prompts: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """What the unsplit stateful graph says to each prompt, greedily, past any stop token."""
-    with Rival("unsplit", smollm2_package, None) as rival:
+    with Rival("unsplit", smollm2_package) as rival:
         return [tuple(answer) for answer in rival.run(prompts, NEW_TOKENS)[1]]
 
 

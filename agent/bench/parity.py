@@ -1,6 +1,6 @@
 """`bench parity`: one stage against the engines it must not be slower than.
 
-In fast mode against openvino_genai's continuous batching, on one core; in exact mode against the unsplit graph, token
+In fast mode against openvino_genai's continuous batching, with one inference thread each; in exact mode against the unsplit graph, token
 by token. Every prompt is asked fresh: both sides have their prefix caches off.
 """
 
@@ -17,6 +17,7 @@ from agent.bench.rival import Rival
 from agent.bench.sides import Effort, ratio, take_turns
 from pipeline.running import RunningModel, RunOptions
 from shards.progress import Progress
+from shards.runtime import Mode
 
 EFFORT = Effort(users=(1, 8, 16), rounds=5, new_tokens=128)
 QUICK = Effort(users=(1, 8), rounds=2, new_tokens=48)
@@ -25,7 +26,6 @@ WANTED = 0.97
 """Of GenAI's tokens per second."""
 
 _EXACT_PROMPTS = 4
-_CORE = 0
 
 
 def parity(package: Path, effort: Effort, progress: Progress) -> Report:
@@ -34,11 +34,16 @@ def parity(package: Path, effort: Effort, progress: Progress) -> Report:
     Raises:
         EdgeAgentError: a side could not be loaded, or failed.
     """
-    settings = {"package": package.name, "core": _CORE, "rounds": effort.rounds, "new_tokens": effort.new_tokens}
+    settings = {
+        "package": package.name,
+        "inference_threads": 1,
+        "rounds": effort.rounds,
+        "new_tokens": effort.new_tokens,
+    }
     report = Report("parity", settings)
     with ExitStack() as stack:
-        ours = stack.enter_context(RunningModel.open(package, _options(package, "fast"), progress))
-        genai = stack.enter_context(Rival("genai", package, _CORE))
+        ours = stack.enter_context(RunningModel.open(package, _options("fast"), progress))
+        genai = stack.enter_context(Rival("genai", package))
         prompts = chat_prompts(ours.tokenizer, ours.manifest.facts, max(effort.users))
         settings["properties"] = [facts.properties for facts in ours.chain.facts]
 
@@ -52,7 +57,7 @@ def parity(package: Path, effort: Effort, progress: Progress) -> Report:
     for users, rates in medians.items():
         got = ratio(report, users, "one stage", "genai")
         report.results.append({"users": users, **rates, "ratio": got})
-        report.targets.append(at_least(f"one stage / GenAI, tok/s, {users} users, one core", got, WANTED))
+        report.targets.append(at_least(f"one stage / GenAI, tok/s, {users} users, one thread", got, WANTED))
     _exact(report, package, effort, progress)
     return report
 
@@ -62,8 +67,8 @@ def _exact(report: Report, package: Path, effort: Effort, progress: Progress) ->
     one = Effort((1,), effort.rounds, effort.new_tokens)
     different: list[int] = []
     with ExitStack() as stack:
-        ours = stack.enter_context(RunningModel.open(package, _options(package, "exact"), progress))
-        unsplit = stack.enter_context(Rival("unsplit", package, _CORE))
+        ours = stack.enter_context(RunningModel.open(package, _options("exact"), progress))
+        unsplit = stack.enter_context(Rival("unsplit", package))
         prompts = chat_prompts(ours.tokenizer, ours.manifest.facts, _EXACT_PROMPTS)
         for number, prompt in enumerate(prompts):
             progress("exact tokens", number, len(prompts))
@@ -86,14 +91,5 @@ def _exact(report: Report, package: Path, effort: Effort, progress: Progress) ->
     report.targets.append(at_least("one stage / unsplit graph, tok/s, exact mode, 1 user", got, WANTED))
 
 
-def _options(package: Path, mode: str) -> RunOptions:
-    return RunOptions.model_validate(
-        {
-            "stages": 1,
-            "mode": mode,
-            "threads": 1,
-            "cores": ((_CORE,),),
-            "prefix_cache": False,
-            "cache": paths.tuning_folder(),
-        }
-    )
+def _options(mode: Mode) -> RunOptions:
+    return RunOptions(stages=1, mode=mode, threads=1, prefix_cache=False, cache=paths.tuning_folder())

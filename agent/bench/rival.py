@@ -16,8 +16,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
-import psutil
-
 from shards import manifest
 from shards.errors import StageError
 
@@ -36,8 +34,8 @@ _LINKS = {
 class Rival:
     """The parent's side of a rival process."""
 
-    def __init__(self, name: RivalName, package: Path, core: int | None) -> None:
-        """Start it on one inference thread, pinned to `core` where that is given.
+    def __init__(self, name: RivalName, package: Path) -> None:
+        """Start it, with one inference thread.
 
         Raises:
             StageError: the process ended before it was ready.
@@ -50,7 +48,7 @@ class Rival:
             text=True,
             encoding="utf-8",
         )
-        self._ask({"name": name, "package": str(package), "core": core})
+        self._ask({"name": name, "package": str(package)})
 
     def run(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> tuple[float, list[list[int]]]:
         """Generate greedily past any stop token; returns (seconds, new tokens of each prompt)."""
@@ -177,8 +175,6 @@ def _link(original: Path, link: Path) -> None:
 def main() -> None:
     """The child: be a rival until stdin ends."""
     start = json.loads(sys.stdin.readline())
-    if start["core"] is not None and hasattr(psutil.Process, "cpu_affinity"):
-        psutil.Process().cpu_affinity([start["core"]])
     package = Path(start["package"])
     with tempfile.TemporaryDirectory(prefix="edge-agent-bench-") as folder:
         engine: _Engine = _GenAI(package, Path(folder)) if start["name"] == "genai" else _Unsplit(package)

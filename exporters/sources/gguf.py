@@ -10,6 +10,7 @@ from typing import Any, Literal
 from exporters import facts
 from exporters.sources import PreparedSource, Weights, child, compression, gguf_tokenizer
 from exporters.sources.gguf_file import GgufFile, GgufTensor, read_gguf
+from exporters.workspace import check_space
 from shards.errors import ExportError
 from shards.progress import Progress
 
@@ -29,6 +30,7 @@ def prepare(path: Path, workdir: Path, weights: Weights | None, progress: Progre
 
     Raises:
         ExportError: the file is damaged, or cannot be converted this way; says what to try.
+        CapacityError: the disk is too full for the conversion.
         GraphError: the graph is not a decoder that can be cut into layers.
     """
     file = read_gguf(path)
@@ -38,6 +40,7 @@ def prepare(path: Path, workdir: Path, weights: Weights | None, progress: Progre
     where = f"{path} (architecture {file.architecture}, tensors {file.tensor_types})"
     arguments = {"path": str(path.resolve()), "workdir": str(workdir)}
     log = workdir / "conversion.log"
+    check_space(workdir, _space(file, chosen))
     if chosen == "keep":
         _check_kept(file)
         answer = child.run("keep", arguments, log, progress, where=where, hint=f"{_COMPRESS}{_how_to_install()}.")
@@ -170,6 +173,14 @@ def _check_kept(file: GgufFile) -> None:
             where=str(file.path),
             hint=f"Use --weights int4{_how_to_install()}.",
         )
+
+
+def _space(file: GgufFile, weights: Weights) -> int:
+    """Bytes that a conversion writes at least: openvino_genai stores about what the file has, the others two bytes for
+    each weight and the compressed weights beside them."""
+    elements = sum(tensor.elements for tensor in file.tensors)
+    compressed = {"fp16": 0, "int8": elements, "int4": elements // 2}
+    return file.path.stat().st_size if weights == "keep" else 2 * elements + compressed[weights]
 
 
 def _how_to_install() -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pipeline.messages import (
+    NOT_YET,
     Failed,
     Finished,
     Fork,
@@ -94,6 +95,8 @@ class Chain:
         self.stages = stages
         self.sent: deque[Step] = deque()
         self.log: list[Step] = []
+        self.latest: dict[tuple[int, int], int] = {}
+        """What was sampled, by (sequence, position)."""
 
     @classmethod
     def of(cls, scheduler: Scheduler) -> Chain:
@@ -111,7 +114,7 @@ class Chain:
     def deliver(self, fail: bool = False) -> StepResult:
         """Run the oldest step on every stage. `fail`: the last stage can't do its rows."""
         step = self.sent.popleft()
-        x, error = step.tokens.tolist(), None
+        x, error = self._filled(step), None
         for stage in self.stages:
             for operation in step.operations:
                 try:
@@ -133,7 +136,18 @@ class Chain:
             for i in range(rows.sample):
                 position = rows.past + rows.count - rows.sample + i + 1
                 tokens.append(Token(rows.sequence, position, x[end - rows.sample + i] % VOCABULARY))
+        self.latest.update(((token.sequence, token.position), token.token) for token in tokens)
         return StepResult(step.number, tuple(tokens))
+
+    def _filled(self, step: Step) -> list[int]:
+        """The step's tokens, with those the head had not seen; 0 for one that was never sampled."""
+        x, start = step.tokens.tolist(), 0
+        for rows in step.rows:
+            if x[start] == NOT_YET:
+                assert rows.count == 1
+                x[start] = self.latest.get((rows.sequence, rows.past), 0)
+            start += rows.count
+        return x
 
 
 class Answers:

@@ -8,10 +8,10 @@ from pipeline.prefix_cache import PrefixCache, PrefixIndex
 
 
 def filled(cache: PrefixCache, sequence: int, tokens: list[int]) -> int | None:
-    """Open a sequence and send all of it."""
+    """Open a sequence and run all of it."""
     length = cache.open(sequence, tokens, spare=0)
     if length is not None:
-        cache.sent(sequence, tokens, len(tokens))
+        cache.done(sequence, tokens, len(tokens))
     return length
 
 

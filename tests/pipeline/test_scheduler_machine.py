@@ -26,6 +26,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         budget=st.integers(1, 12),
         most=st.integers(1, 6),
         prefix_cache=st.booleans(),
+        runs_ahead=st.booleans(),
         step_times=st.sampled_from([None, ((1, 1.0), (8, 1.1)), ((1, 1.0), (2, 3.0), (8, 4.0))]),
     )
     def start(
@@ -36,6 +37,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         budget: int,
         most: int,
         prefix_cache: bool,
+        runs_ahead: bool,
         step_times: tuple[tuple[int, float], ...] | None,
     ) -> None:
         self.config = SchedulerConfig(
@@ -46,6 +48,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             token_budget=budget,
             max_sequences=most,
             prefix_cache=prefix_cache,
+            runs_ahead=runs_ahead,
             step_times=step_times,
         )
         self.capacity = capacity * block
@@ -145,7 +148,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def in_flight_is_bounded(self) -> None:
         if hasattr(self, "scheduler"):
-            assert len(self.chain.sent) == self.scheduler.snapshot().in_flight <= 2 * self.config.stages
+            most = 2 * self.config.stages + self.config.runs_ahead
+            assert len(self.chain.sent) == self.scheduler.snapshot().in_flight <= most
 
     @invariant()
     def kv_adds_up(self) -> None:

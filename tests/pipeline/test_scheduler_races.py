@@ -205,13 +205,25 @@ def test_at_least_one_row_of_a_known_prompt_is_run() -> None:
     assert [(rows.past, rows.count) for rows in driven.send().rows] == [(4, 4)]
 
 
-def test_rows_of_the_same_step_can_not_be_forked_but_those_of_the_step_before_can() -> None:
-    same = [request(name, range(12), 3) for name in "abc"]
-    driven = Driven(*same[:2], stages=2)
-    assert not any(isinstance(op, Fork) for op in driven.send().operations)
-    driven.scheduler.add(same[2], 0.0)
-    assert driven.send().operations[0] == Fork(0, 2, 8)  # before a result has come
-    driven.requests = tuple(same)
+def test_rows_can_be_forked_once_they_are_done_on_every_stage() -> None:
+    requests = [request(name, range(12), 3) for name in "abc"]
+    driven = Driven(*requests, stages=2, token_budget=12)
+    for _ in range(2):
+        assert not any(isinstance(op, Fork) for op in driven.send().operations)
+    driven.deliver()
+    assert driven.send().operations[0] == Fork(0, 2, 8)  # the first is still running
+    driven.finish()
+
+
+def test_a_failed_step_takes_nobody_along_who_comes_later() -> None:
+    driven = Driven(request("a", range(12), 3), stages=2, token_budget=8)
+    driven.send()
+    driven.scheduler.add(request("b", range(12), 3), 0.0)
+    driven.send()
+    driven.deliver(fail=True)
+    driven.deliver()
+    driven.requests = (request("c", range(12), 3),)
+    driven.scheduler.add(driven.requests[0], 0.0)
     driven.finish()
 
 
@@ -238,6 +250,7 @@ def test_a_source_that_was_evicted_is_not_found() -> None:
 def test_a_source_may_be_cancelled_after_the_fork() -> None:
     driven = Driven(request("a", range(9), 5), stages=2)
     driven.send()
+    driven.deliver()
     fork = request("b", range(9), 5)
     driven.requests = (fork,)
     driven.scheduler.add(fork, 0.0)
