@@ -33,7 +33,9 @@ def edges_of(split: Sequence[int], layers: int) -> list[tuple[int, int]]:
         return list(pairwise(accumulate(split, initial=0)))
     text, total = ",".join(map(str, split)), sum(split)
     raise ConfigurationError(
-        f"{text} has a stage without layers" if total == layers else f"{text} is {total} layers, the model has {layers}",
+        f"{text} has a stage without layers"
+        if total == layers
+        else f"{text} is {total} layers, the model has {layers}",
         where="--split",
         hint=f"Give the layers of each stage, at least one, together {layers}.",
     )

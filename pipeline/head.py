@@ -229,7 +229,7 @@ class Head:
     def _send_steps(self) -> None:
         sender = self._chain.sender
         while self._failure is None and sender.is_ready and (step := self._scheduler.next_step(monotonic())):
-            frame = Frame(step.number, step.operations, step.rows, step.tokens)
+            frame = Frame(step.number, step.operations, step.rows, step.tokens, echo=step.echo)
             sender.send(wire.encode(frame, self._chain.limits.epoch, "tokens"))
             self._in_flight.append(_Sent(step.number, bool(step.rows), perf_counter()))
 

@@ -108,6 +108,8 @@ class Step:
     operations: tuple[Operation, ...]
     rows: tuple[SequenceRows, ...]
     tokens: NDArray[np.int32]
+    echo: bool = False
+    """Whether the tail tells its tokens to the first stage as well, so that NOT_YET may follow."""
 
 
 @dataclass(frozen=True, slots=True)

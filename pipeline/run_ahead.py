@@ -49,7 +49,7 @@ class LatestTokens:
         for rows in frame.rows:
             if tokens[start] == NOT_YET:
                 tokens[start] = self._token(rows.sequence, rows.past)
-            if rows.sample:
+            if rows.sample and frame.echo:
                 self._sampled_in[rows.sequence] = frame.number
             start += rows.count
         for operation in frame.operations:

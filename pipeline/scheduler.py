@@ -98,6 +98,7 @@ class _Sent:
     end: int
     """Tokens of it that are cached when the step is done."""
     is_sampled: bool
+    is_echoed: bool
 
 
 class Scheduler:
@@ -166,7 +167,7 @@ class Scheduler:
     def next_step(self, now: float) -> Step | None:
         """The next step to send, or None: there is nothing to do now, or enough is in flight."""
         pace = self._pacing.pace(len(self._running) - len(self._prefilling))
-        if len(self._in_flight) >= max(pace.in_flight, self.config.stages) + self.config.runs_ahead:
+        if len(self._in_flight) >= max(pace.in_flight, self.config.stages) + self._is_followed:
             return None
         batch = self._decode_rows(pace)
         batch += self._prefill_rows(self.config.token_budget - len(batch), now)
@@ -182,8 +183,8 @@ class Scheduler:
             rows.append(SequenceRows(sequence.id, sequence.sent, count, sample=int(count >= sequence.unsent)))
             sequence.sent += count
             sequence.awaiting += rows[-1].sample
-            sent.append(_Sent(sequence, sequence.id, sequence.sent, bool(rows[-1].sample)))
-        step = Step(self._steps, operations, tuple(rows), np.array(tokens, np.int32))
+            sent.append(_Sent(sequence, sequence.id, sequence.sent, bool(rows[-1].sample), self._is_followed))
+        step = Step(self._steps, operations, tuple(rows), np.array(tokens, np.int32), self._is_followed)
         self._in_flight[step.number] = sent
         self._steps += 1
         self._rows += len(tokens)
@@ -246,7 +247,7 @@ class Scheduler:
     def _decode_rows(self, pace: Pace) -> list[tuple[Sequence, int]]:
         """One row of each of the sequences that have been ready longest; then of the oldest group in flight, ahead."""
         groups = sum(any(sent.is_sampled for sent in step) for step in self._in_flight.values())
-        if groups >= pace.in_flight + self.config.runs_ahead:
+        if groups >= pace.in_flight + self._is_followed:
             return []
         limit = min(pace.rows, self.config.token_budget)
         batch: list[tuple[Sequence, int]] = []
@@ -255,9 +256,17 @@ class Scheduler:
             if sequence in self._ready and self._make_room(sequence):
                 del self._ready[sequence]
                 batch.append((sequence, 1))
-        if self.config.runs_ahead and (not batch or groups >= pace.in_flight):
+        if self._is_followed and (not batch or groups >= pace.in_flight):
             batch += self._rows_ahead(limit - len(batch))
         return batch
+
+    @property
+    def _is_followed(self) -> bool:
+        """Whether steps are followed at once by the next of the same sequences.
+
+        Where there are groups enough to keep all stages busy, the head's answer is in time, and an echo only costs.
+        """
+        return self.config.runs_ahead and (self.config.stages == 1 or len(self._running) < self.config.stages)
 
     def _rows_ahead(self, limit: int) -> list[tuple[Sequence, int]]:
         """Rows of tokens that are being sampled. They wait at the first stage, so that it need not wait for the head.
@@ -266,7 +275,7 @@ class Scheduler:
         """
         batch: list[tuple[Sequence, int]] = []
         for step in self._in_flight.values():
-            for sequence in (sent.sequence for sent in step if sent.is_sampled):
+            for sequence in (sent.sequence for sent in step if sent.is_sampled and sent.is_echoed):
                 length = sequence.sent + 1
                 if len(batch) == limit:
                     return batch

@@ -162,15 +162,15 @@ class StageWorker:
         timings = (*frame.timings, timing)
         if self._sampler is None:
             if isinstance(outcome, np.ndarray):
-                onward = Frame(frame.number, frame.operations, frame.rows, outcome, timings)
+                onward = Frame(frame.number, frame.operations, frame.rows, outcome, timings, echo=frame.echo)
             else:
                 nothing = np.empty((0, self._limits.hidden_size), np.float32)
-                onward = Frame(frame.number, frame.operations, (), nothing, timings, error)
+                onward = Frame(frame.number, frame.operations, (), nothing, timings, error, frame.echo)
             self._sender.send(wire.encode(onward, self._limits.epoch, self._sends))
             return
         result = StepResult(frame.number, outcome if isinstance(outcome, tuple) else (), timings, error)
         parts = wire.encode_result(result, self._limits.epoch)
-        if self.echo is not None and (result.tokens or error):
+        if self.echo is not None and frame.echo:
             self.echo.send(parts)  # first: the next step may be waiting for it
         self._sender.send(parts)
         if self._latest is not None:

@@ -3,7 +3,7 @@
 A step frame has two parts, `[header, payload]`; a result frame has the header alone. A header is a msgpack array,
 protocol version and epoch first, so that any version can refuse any other by name:
 
-    step    [version, epoch, number, operations, rows, payload kind, payload shape, timings, error]
+    step    [version, epoch, number, operations, rows, payload kind, payload shape, timings, error, echo]
     result  [version, epoch, number, tokens, timings, error]
 
 Decoding trusts nothing: every field's type, sign and bound, and the payload's exact length, are checked against what
@@ -96,6 +96,7 @@ class Frame:
     x: Rows
     timings: tuple[StageTiming, ...] = ()
     error: str | None = None
+    echo: bool = False
 
 
 def encode(frame: Frame, epoch: int, kind: PayloadKind) -> list[bytes | memoryview]:
@@ -103,7 +104,7 @@ def encode(frame: Frame, epoch: int, kind: PayloadKind) -> list[bytes | memoryvi
     rows = [(r.sequence, r.past, r.count, r.sample) for r in frame.rows]
     operations = [_packed_operation(operation) for operation in frame.operations]
     header = [PROTOCOL, epoch, frame.number, operations, rows, kind, frame.x.shape]
-    return [msgpack.packb([*header, *_packed_end(frame)]), payload.encode(kind, frame.x)]
+    return [msgpack.packb([*header, *_packed_end(frame), frame.echo]), payload.encode(kind, frame.x)]
 
 
 def decode(parts: Sequence[bytes], limits: Limits) -> Frame:
@@ -112,11 +113,13 @@ def decode(parts: Sequence[bytes], limits: Limits) -> Frame:
     Raises:
         WireError: it is not a frame the plan allows; names the field, what was wanted and what came.
     """
-    number, operations, rows, kind, shape, timings, error = _fields(parts, 2, 9, limits)
+    number, operations, rows, kind, shape, timings, error, echo = _fields(parts, 2, 10, limits)
     read_rows = _rows(rows, limits)
     total = sum(r.count for r in read_rows)
     if total > limits.max_rows:
         _refuse(f"at most {limits.max_rows} rows", total, "rows")
+    if type(echo) is not bool:
+        _refuse("true or false", echo, "echo")
     if kind != limits.payload:
         _refuse(repr(limits.payload), kind, "payload kind")
     wanted = payload.shape(limits.payload, total, limits.hidden_size)
@@ -135,6 +138,7 @@ def decode(parts: Sequence[bytes], limits: Limits) -> Frame:
         payload.decode(limits.payload, parts[1], total, limits.hidden_size),
         _timings(timings),
         read_error,
+        echo,
     )
     if limits.payload == "tokens" and total and not NOT_YET <= frame.x.min() <= frame.x.max() < limits.vocabulary:
         _refuse(f"token ids in 0..{limits.vocabulary - 1}", [int(frame.x.min()), int(frame.x.max())], "payload")

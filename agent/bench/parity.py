@@ -1,7 +1,7 @@
 """`bench parity`: one stage against the engines it must not be slower than.
 
-In fast mode against openvino_genai's continuous batching, with one inference thread each; in exact mode against the unsplit graph, token
-by token. Every prompt is asked fresh: both sides have their prefix caches off.
+In fast mode against openvino_genai's continuous batching, with one inference thread each; in exact mode against the
+unsplit graph, token by token. Every prompt is asked fresh: both sides have their prefix caches off.
 """
 
 from __future__ import annotations

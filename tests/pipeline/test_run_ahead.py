@@ -27,7 +27,7 @@ LIMITS = Limits(
 
 
 def frame(number: int, *rows: SequenceRows, tokens: tuple[int, ...], free: tuple[int, ...] = ()) -> Frame:
-    return Frame(number, tuple(map(Free, free)), rows, np.array(tokens, np.int32))
+    return Frame(number, tuple(map(Free, free)), rows, np.array(tokens, np.int32), echo=True)
 
 
 def test_the_next_row_is_sent_before_its_token_is_known() -> None:

@@ -194,6 +194,7 @@ def header_with(path: tuple[int, ...], value: object) -> list[bytes]:
         ((8,), 5, "error", "text", "5"),
         ((8,), "x" * 2001, "error", "2000", "xxx"),
         ((8,), "failed", "rows", "no rows", "2"),
+        ((9,), 1, "echo", "true or false", "1"),
     ],
 )
 def test_a_changed_field_is_refused_by_name(
@@ -218,7 +219,7 @@ def test_a_changed_field_is_refused_by_name(
         (lambda h, p: [h + b"\0", p], "header", "msgpack", ""),
         (lambda h, p: [b"", p], "header", "msgpack", ""),
         (lambda h, p: [b"\x05", p], "header", "array", "5"),
-        (lambda h, p: [msgpack.packb([1, 3, 5]), p], "header", "9 fields", "3"),
+        (lambda h, p: [msgpack.packb([1, 3, 5]), p], "header", "10 fields", "3"),
         (lambda h, p: [b"\0" * (LIMITS.header_bytes + 1), p], "header", "bytes", str(LIMITS.header_bytes + 1)),
     ],
 )
