@@ -19,14 +19,15 @@ class Averages:
         """(time on the wire, of each stage)."""
         self._head: deque[tuple[float, float]] = deque(maxlen=_STEPS)
         """(head, listeners)."""
-        self.busy: tuple[float, ...] = ()
-        """Seconds that each stage has computed, since the beginning."""
+        self._intervals: deque[float] = deque(maxlen=_STEPS)
+        self._last = 0.0
 
-    def add_step(self, seconds: float, stages: tuple[StageTiming, ...]) -> None:
-        """A step has come back after `seconds`."""
+    def add_step(self, now: float, seconds: float, stages: tuple[StageTiming, ...]) -> None:
+        """A step has come back at `now`, after `seconds`."""
+        if self._last:
+            self._intervals.append(1e6 * (now - self._last))
+        self._last = now
         self._steps.append((1e6 * seconds - sum(t.queued + t.compute for t in stages), stages))
-        before = self.busy or (0.0,) * len(stages)
-        self.busy = tuple(busy + t.compute / 1e6 for busy, t in zip(before, stages, strict=True))
 
     def add_head(self, results: int, head: float, listeners: float) -> None:
         """The head has spent seconds on a number of results, and its listeners on their events."""
@@ -44,6 +45,11 @@ class Averages:
             )
             for timings in zip(*(stages for _, stages in self._steps), strict=True)
         )
+
+    @property
+    def interval(self) -> float:
+        """From a step's return to the next one's."""
+        return median(self._intervals) if self._intervals else 0.0
 
     @property
     def wire(self) -> float:

@@ -67,8 +67,8 @@ class HeadSnapshot:
     """From a result's arrival until the next steps are on their way."""
     listeners: float
     """Handing out the events of a step, after that."""
-    busy: tuple[float, ...]
-    """Seconds each stage has computed since the beginning; empty before the first step."""
+    interval: float
+    """From a step's return to the next one's."""
     dropped: int
     """Frames that came but were not results the head waits for."""
     failure: str | None
@@ -217,7 +217,8 @@ class Head:
                 lost = StepResult(sent.number, (), error=f"step {sent.number} was lost on its way")
                 events += self._scheduler.complete(lost, monotonic())
             if sent.has_rows and result.error is None:
-                self._averages.add_step(perf_counter() - sent.time, result.timings)
+                now = perf_counter()
+                self._averages.add_step(now, now - sent.time, result.timings)
             events += self._scheduler.complete(result, monotonic())
             self._send_steps()
         return count
@@ -284,7 +285,7 @@ class Head:
             averages.wire,
             averages.head,
             averages.listeners,
-            averages.busy,
+            averages.interval,
             self._dropped,
             None if self._failure is None else str(self._failure),
         )

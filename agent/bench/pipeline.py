@@ -51,10 +51,9 @@ def pipeline(package: Path, effort: Effort, progress: Progress) -> Report:
         costs: dict[int, dict[str, float]] = {}
 
         def run_two(users: int) -> float:
-            before = two.head.snapshot()
-            load = run_load([two.head], prompts[:users], effort.new_tokens)
-            costs[users] = _costs(before, two.head.snapshot(), load.seconds)
-            return load.tokens_per_second
+            rate = run_load([two.head], prompts[:users], effort.new_tokens).tokens_per_second
+            costs[users] = _costs(two.head.snapshot(), users)
+            return rate
 
         def run_alone(users: int) -> float:
             return run_load([alone.head], prompts[:users], effort.new_tokens).tokens_per_second
@@ -77,18 +76,18 @@ def pipeline(package: Path, effort: Effort, progress: Progress) -> Report:
     return report
 
 
-def _costs(before: HeadSnapshot, after: HeadSnapshot, seconds: float) -> dict[str, float]:
-    """Milliseconds: what a step took beyond the computing of the busiest stage; then what steps spent under way.
+def _costs(snapshot: HeadSnapshot, users: int) -> dict[str, float]:
+    """Milliseconds: what head and wire cost a step, then what they did for it, most of it beside the computing.
 
-    The first is what head and wire cost; it includes filling the chain at the start and draining it at the end. Most of
-    the way is hidden behind the computing of other steps.
+    The cost is what the steps' interval has beyond their computing: that of the slowest stage where there are users
+    enough to keep all stages at work, of all stages otherwise.
     """
-    steps = after.scheduler.steps - before.scheduler.steps
-    busy = max(new - old for new, old in zip(after.busy, before.busy or (0.0,) * len(after.busy), strict=True))
+    computing = [stage.compute for stage in snapshot.stages]
+    cost = snapshot.interval - (max(computing) if users >= len(computing) else sum(computing))
     return {
-        "cost a step": 1e3 * (seconds - busy) / steps,
-        "head ms": (after.head + after.listeners) / 1e3,
-        "wire ms": after.wire / 1e3,
+        "cost a step": cost / 1e3,
+        "head ms": (snapshot.head + snapshot.listeners) / 1e3,
+        "wire ms": snapshot.wire / 1e3,
     }
 
 

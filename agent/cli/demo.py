@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from shards.progress import Progress
 
 _MAX_TOKENS = 256
+_HEAD = "head"
 
 
 def demo(
@@ -47,7 +48,7 @@ def demo(
         }
         answer = stream_answer(client, body, quiet=as_json)
         snapshot = serving.model.head.snapshot()
-    times = _times(snapshot, answer["tokens_per_second"])
+    times = _times(snapshot)
     if as_json:
         output.print_json({**answer, "stages": stages, "milliseconds_per_token": times})
     else:
@@ -76,26 +77,29 @@ def demo_package(progress: Progress) -> Path:
         return export(str(smollm2_gguf(progress)), package, weights="keep", force=True, progress=progress).package
 
 
-def _times(snapshot: HeadSnapshot, tokens_per_second: float | None) -> dict[str, float]:
-    """Milliseconds of a token, which with one user is a step: medians of its parts, and what they leave of the mean."""
+def _times(snapshot: HeadSnapshot) -> dict[str, float]:
+    """Milliseconds of a token, which with one user is a step; medians.
+
+    The wire's part is what the steps' interval has beyond the stages' computing. The head works while the stages do:
+    its part is not on a token's way.
+    """
     stages = {f"stage {number}": stage.compute for number, stage in enumerate(snapshot.stages)}
-    parts = {**stages, "wire": snapshot.wire, "head": snapshot.head + snapshot.listeners}
-    times = {part: round(microseconds / 1000, 3) for part, microseconds in parts.items()}
-    if tokens_per_second:
-        times["HTTP, waiting"] = round(max(0.0, 1000 / tokens_per_second - sum(times.values())), 3)
-    return times
+    wire = max(0.0, snapshot.interval - sum(stages.values()))
+    parts = {**stages, "wire": wire, _HEAD: snapshot.head + snapshot.listeners}
+    return {part: round(microseconds / 1000, 3) for part, microseconds in parts.items()}
 
 
 def _show(answer: dict[str, Any], times: dict[str, float]) -> None:
     from rich.table import Table
 
-    total = sum(times.values())
+    total = sum(milliseconds for part, milliseconds in times.items() if part != _HEAD)
     table = Table(title="where the time of a token goes", title_justify="left")
     table.add_column("part")
     table.add_column("ms", justify="right")
     table.add_column("share", justify="right")
     for part, milliseconds in times.items():
-        table.add_row(part, f"{milliseconds:.2f}", f"{milliseconds / total:.0%}" if total else "")
+        share = "meanwhile" if part == _HEAD else f"{milliseconds / total:.0%}" if total else ""
+        table.add_row(part, f"{milliseconds:.2f}", share)
     table.add_section()
     table.add_row("together", f"{total:.2f}", "")
     output.show("")

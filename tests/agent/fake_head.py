@@ -44,7 +44,7 @@ class FakeHead:
 
     def snapshot(self) -> HeadSnapshot:
         scheduler = Scheduler(SchedulerConfig(kv_tokens=64, block=32, context_length=64)).snapshot()
-        return HeadSnapshot(scheduler, (), 0.0, 0.0, 0.0, (), 0, self.failure and str(self.failure))
+        return HeadSnapshot(scheduler, (), 0.0, 0.0, 0.0, 0.0, 0, self.failure and str(self.failure))
 
     def _play(self, request: Request, listener: Callable[[RequestEvent], None]) -> None:
         count = 0
