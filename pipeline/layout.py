@@ -10,7 +10,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline.measuring import cost_profile
-from pipeline.scheduler import SchedulerConfig
+from pipeline.scheduler_config import SchedulerConfig
 from shards.balance import Costs, balance
 from shards.errors import ConfigurationError
 from shards.manifest import Manifest

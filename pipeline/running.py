@@ -10,7 +10,8 @@ from typing import Self
 from pipeline.head import Head
 from pipeline.layout import RunOptions, lay_out
 from pipeline.local_chain import LocalChain
-from pipeline.scheduler import Scheduler, SchedulerConfig
+from pipeline.scheduler import Scheduler
+from pipeline.scheduler_config import SchedulerConfig
 from pipeline.tokenizer import Tokenizer
 from shards import manifest as manifests
 from shards.manifest import Manifest

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pipeline.messages import Sampling
+from pipeline.wire import MAX_LOGIT_BIAS, MAX_TOP
 from shards.errors import RequestError
-
-MOST_LOGPROBS = 20
 
 
 def validate(sampling: Sampling, vocabulary: int) -> None:
@@ -23,7 +22,13 @@ def validate(sampling: Sampling, vocabulary: int) -> None:
     _between("frequency_penalty", sampling.frequency_penalty, -2, 2)
     _between("seed", sampling.seed, -(2**63), 2**64 - 1)
     if sampling.logprobs is not None:
-        _between("logprobs", sampling.logprobs, 0, MOST_LOGPROBS)
+        _between("logprobs", sampling.logprobs, 0, MAX_TOP)
+    if len(sampling.logit_bias) > MAX_LOGIT_BIAS:
+        raise RequestError(
+            f"{len(sampling.logit_bias)} entries are given, at most {MAX_LOGIT_BIAS} can be",
+            where="logit_bias",
+            hint="Give those that matter most.",
+        )
     for token, bias in sampling.logit_bias.items():
         if not 0 <= token < vocabulary:
             raise RequestError(

@@ -27,7 +27,7 @@ def create_app(model: RunningModel, *, key: str | None = None, max_body: int = M
     """
     metrics = Metrics(model.head.snapshot)
     service = TextService(model.head, frozenset(model.manifest.facts.stop_tokens), metrics)
-    app = FastAPI(title="edge-agent", docs_url=None, redoc_url=None)
+    app = FastAPI(title="edge-agent", docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.service = service
     app.include_router(Completions(model, service).router)
     app.include_router(Status(model, metrics).router)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
-from pipeline.text_stream import TextStream
 from starlette.responses import Response
 
 from agent.api.errors import ApiError
@@ -22,10 +21,16 @@ from agent.service import Answers, Piece, TextService, Wanted
 from pipeline.chat_template import ChatTemplate
 from pipeline.detokenizer import Detokenizer
 from pipeline.messages import Sampling, Usage
+from pipeline.text_stream import TextStream
 from shards.errors import CapacityError, RequestError
 
 if TYPE_CHECKING:
     from pipeline.running import RunningModel
+
+T = TypeVar("T")
+
+_READERS = 2
+"""Prompts read at once. There are few threads, and /healthz must not wait for one behind long prompts."""
 
 _CLOSED = 499
 """A client's own word for having left before the answer; nobody reads it."""
@@ -40,6 +45,7 @@ class Completions:
         self._detokenizer = Detokenizer(model.tokenizer, facts.vocabulary)
         self._template = ChatTemplate(facts.chat_template, facts.bos_text, facts.eos_text)
         self._fingerprint = f"edge-{model.manifest.package_id[:12]}"
+        self._reading = asyncio.Semaphore(_READERS)
         self.router = APIRouter(prefix="/v1")
         self.router.post("/chat/completions", response_model=None)(self.chat)
         self.router.post("/completions", response_model=None)(self.complete)
@@ -47,8 +53,7 @@ class Completions:
     async def chat(self, body: ChatRequest, request: Request) -> Response:
         """Answer a conversation."""
         self._check_model(body)
-        # a long prompt takes a while: not on the loop, where the other answers' tokens pass
-        prompt = await asyncio.to_thread(self._read_chat, body)
+        prompt = await self._read(self._read_chat, body)
         try:
             answers = await self._start(body, [prompt], request, continues=False)
         except (RequestError, CapacityError) as error:
@@ -61,7 +66,7 @@ class Completions:
         """Go on with a text."""
         self._check_model(body)
         prompts = [
-            await asyncio.to_thread(self._tokenizer.encode, prompt) if isinstance(prompt, str) else prompt
+            await self._read(self._tokenizer.encode, prompt) if isinstance(prompt, str) else prompt
             for prompt in body.prompt
         ]
         answers = await self._start(body, prompts, request, continues=True)
@@ -71,6 +76,11 @@ class Completions:
         if body.model not in (None, self._facts.name):
             message = f"there is no model {body.model!r} here, only {self._facts.name!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
+
+    async def _read(self, read: Callable[[T], list[int]], what: T) -> list[int]:
+        """Have a prompt read: not on the loop, where the other answers' tokens pass, since a long one takes a while."""
+        async with self._reading:
+            return await asyncio.to_thread(read, what)
 
     def _read_chat(self, body: ChatRequest) -> list[int]:
         knows_developer = "developer" in (self._facts.chat_template or "")

@@ -82,7 +82,11 @@ def install(app: FastAPI) -> None:
         if isinstance(error.__cause__, ApiError):  # raised while the framework was reading the body
             return error.__cause__.response()
         path = f"{request.method} {request.url.path}"
-        known = {404: f"there is no {request.url.path} here", 405: f"{path} is not a method of this address"}
+        known = {
+            400: f"the body is not JSON that can be read: {error.__cause__}",  # the framework raises no other 400
+            404: f"there is no {request.url.path} here",
+            405: f"{path} is not a method of this address",
+        }
         message = known.get(error.status_code, str(error.detail))
         return ApiError(error.status_code, message, headers=dict(error.headers or {})).response()
 
@@ -95,6 +99,8 @@ def _invalid_body(error: RequestValidationError) -> ApiError:
     path = [str(part) for part in first["loc"] if part != "body"]
     field = ".".join(path) or None
     message = first["msg"].removeprefix("Value error, ")
+    if field is None and first["type"] == "model_attributes_type":
+        return ApiError(400, "the body must be a JSON object")
     if first["type"] == "extra_forbidden":
         return ApiError(400, f"this server does not know the field {field!r}", param=field, code="unknown_parameter")
     if first["type"] == "missing":

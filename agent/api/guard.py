@@ -57,9 +57,9 @@ class Guard:
                     headers={"WWW-Authenticate": "Bearer"},
                 )
         if scope["method"] == "POST":
-            kind = headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-            if kind != "application/json":
-                message = f"the body must be JSON (Content-Type: application/json), not {kind}"
+            kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind != "application/json":  # none at all is what a page's script can send anywhere as well
+                message = f"the body must be JSON (Content-Type: application/json), not {kind or 'of no type'}"
                 raise ApiError(415, message, code="unsupported_media_type")
             length = headers.get("content-length", "0")
             if length.isdecimal() and int(length) > self._max_body:

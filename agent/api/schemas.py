@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
 
+from pipeline.wire import MAX_TOP
+
 MAX_STOPS = 16
 MAX_CHOICES = 16
-MAX_LOGPROBS = 20
 _LARGEST_SEED = 2**63 - 1
 
 
@@ -93,7 +94,7 @@ class ChatRequest(SharedFields):
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = False
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP)] | None = None
 
     # understood, without effect here
     store: bool | None = None
@@ -152,7 +153,7 @@ class CompletionRequest(SharedFields):
 
     prompt: Annotated[list[str] | list[list[int]], PlainValidator(_prompts)]
     max_tokens: Count | None = 16
-    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP)] | None = None
 
     # only their neutral values
     echo: Literal[False] | None = None

@@ -24,14 +24,17 @@ class Load:
     tokens: tuple[tuple[int, ...], ...]
     """The answer of each user."""
 
+    decode_tokens_per_second: float
+    """Of all users together, from when each has its first token: prompts are another matter."""
+
     @property
     def tokens_per_second(self) -> float:
-        """Of all users together."""
+        """Of all users together, prompts and all."""
         return sum(map(len, self.tokens)) / self.seconds
 
 
 def run_load(heads: Sequence[Head], prompts: Sequence[tuple[int, ...]], new_tokens: int) -> Load:
-    """Have a user ask each prompt, dealt to the heads in turn, and wait for `new_tokens` greedy tokens each.
+    """Have a user ask each prompt, dealt to the heads in turn, and wait for `new_tokens` (2 or more) greedy tokens.
 
     Raises:
         EdgeAgentError: a request failed.
@@ -45,10 +48,14 @@ def run_load(heads: Sequence[Head], prompts: Sequence[tuple[int, ...]], new_toke
         user.ended.wait()
         if user.error is not None:
             raise user.error
+    first = [user.times[0] for user in users]
+    end, start = max(user.times[-1] for user in users), max(first)
+    decoded = sum(time > start for user in users for time in user.times)
     return Load(
-        seconds=max(user.last for user in users) - began,
-        first_token_seconds=tuple(user.first - began for user in users),
+        seconds=end - began,
+        first_token_seconds=tuple(time - began for time in first),
         tokens=tuple(tuple(user.tokens) for user in users),
+        decode_tokens_per_second=decoded / (end - start),
     )
 
 
@@ -57,14 +64,13 @@ class _User:
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
-        self.first = self.last = 0.0
+        self.times: list[float] = []
         self.error: Exception | None = None
         self.ended = threading.Event()
 
     def hear(self, event: RequestEvent) -> None:
         if isinstance(event, TokenEvent):
-            self.last = perf_counter()
-            self.first = self.first or self.last
+            self.times.append(perf_counter())
             self.tokens.append(event.token.token)
             return
         if isinstance(event, Failed):

@@ -1,7 +1,7 @@
 """`bench pipeline`: two stages with a core each, against one core alone and against two replicas.
 
 Two replicas, a core each with half of the users, are the limit for any split of the same two cores. With one user the
-limit is one core alone. Prefix caches are off.
+limit is one core alone. Rates are those of decoding, from when every user has a first token. Prefix caches are off.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ def pipeline(package: Path, effort: Effort, progress: Progress) -> Report:
         costs: dict[int, dict[str, float]] = {}
 
         def run_two(users: int) -> float:
-            rate = run_load([two.head], prompts[:users], effort.new_tokens).tokens_per_second
+            rate = run_load([two.head], prompts[:users], effort.new_tokens).decode_tokens_per_second
             costs[users] = _costs(two.head.snapshot(), users)
             return rate
 
         def run_alone(users: int) -> float:
-            return run_load([alone.head], prompts[:users], effort.new_tokens).tokens_per_second
+            return run_load([alone.head], prompts[:users], effort.new_tokens).decode_tokens_per_second
 
         def run_replicas(users: int) -> float:
             heads = [alone.head, other.head]
-            return run_load(heads, prompts[:users], effort.new_tokens).tokens_per_second
+            return run_load(heads, prompts[:users], effort.new_tokens).decode_tokens_per_second
 
         medians = take_turns(report, {TWO: run_two, ONE: run_alone, REPLICAS: run_replicas}, effort, progress)
         small = two.manifest.file("openvino/weights.bin").size < SMALL_LIMIT

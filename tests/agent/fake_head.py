@@ -13,7 +13,8 @@ from agent.server import Server
 from pipeline import sampling_checks
 from pipeline.head import HeadSnapshot
 from pipeline.messages import Finished, FinishReason, Request, RequestEvent, Token, TokenEvent, Usage
-from pipeline.scheduler import Scheduler, SchedulerConfig
+from pipeline.scheduler import Scheduler
+from pipeline.scheduler_config import SchedulerConfig
 from pipeline.tokenizer import Tokenizer
 from shards.manifest import Manifest
 

@@ -28,7 +28,8 @@ from pipeline.messages import (
     Token,
     TokenEvent,
 )
-from pipeline.scheduler import Scheduler, SchedulerConfig
+from pipeline.scheduler import Scheduler
+from pipeline.scheduler_config import SchedulerConfig
 from shards.blocks import BlockTable
 from shards.errors import EdgeAgentError
 from shards.runtime import SequenceRows

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from simulated_chain import TimedChain, request
 
 from pipeline.admission import AdmissionQueue
-from pipeline.scheduler import Scheduler, SchedulerConfig
+from pipeline.scheduler import Scheduler
+from pipeline.scheduler_config import SchedulerConfig
 from pipeline.sequence import Sequence
 
 

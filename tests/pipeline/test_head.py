@@ -11,7 +11,8 @@ from fake_stages import BLOCK, GREEDY, KV_TOKENS, VOCABULARY, ThreadChain, answe
 from pipeline import wire
 from pipeline.head import Head
 from pipeline.messages import Failed, Finished, Request, RequestEvent, Sampling, StepResult, Token, TokenEvent
-from pipeline.scheduler import Scheduler, SchedulerConfig
+from pipeline.scheduler import Scheduler
+from pipeline.scheduler_config import SchedulerConfig
 from shards.errors import CapacityError, EdgeAgentError, RequestError, StageError
 from shards.runtime import Batch
 

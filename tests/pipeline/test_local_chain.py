@@ -16,7 +16,8 @@ from pipeline import wire
 from pipeline.head import Head
 from pipeline.local_chain import LocalChain
 from pipeline.messages import Failed, Finished, Open, Request, RequestEvent, Sampling, SequenceRows, TokenEvent
-from pipeline.scheduler import Scheduler, SchedulerConfig
+from pipeline.scheduler import Scheduler
+from pipeline.scheduler_config import SchedulerConfig
 from pipeline.wire import Frame
 from shards.errors import ConfigurationError, StageError
 from shards.loading import load_stage

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from simulated_chain import TimedChain, reference, request
 
 from pipeline.pacing import Pace, Pacing
-from pipeline.scheduler import Scheduler, SchedulerConfig
+from pipeline.scheduler import Scheduler
+from pipeline.scheduler_config import SchedulerConfig
 
 CLIFF = ((1, 10.0), (4, 13.0), (8, 40.0), (16, 60.0))
 """8 rows cost more than two steps of 4."""

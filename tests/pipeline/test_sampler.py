@@ -393,6 +393,7 @@ def test_sampling_out_of_range_names_field_value_and_bounds(field: str, value: A
         ({-1: 1.0}, "token id -1 does not exist"),
         ({3: 101.0}, "at least -100 and at most 100"),
         ({3: math.nan}, "at least -100 and at most 100"),
+        (dict.fromkeys(range(1025), 1.0), "1025 entries are given, at most 1024"),
     ],
 )
 def test_logit_bias_is_checked(bias: dict[int, float], what: str) -> None:

@@ -10,7 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from simulated_chain import VOCABULARY, Answers, Chain, reference, request, run
 
 from pipeline.messages import Failed, Finished, Request, StepResult
-from pipeline.scheduler import Scheduler, SchedulerConfig
+from pipeline.scheduler import Scheduler
+from pipeline.scheduler_config import SchedulerConfig
 from shards.errors import CapacityError, EdgeAgentError, RequestError, StageError
 
 CONTEXT = 34
