@@ -63,10 +63,9 @@ class Server:
         while not self._uvicorn.started and not self._ended.wait(_POLL_SECONDS):
             pass
 
-    def wait(self) -> None:
-        """Until the server ends, which it does by itself only when it fails."""
-        while not self._ended.wait(0.5):  # in steps: on Windows a wait without end is not interrupted by Ctrl-C
-            pass
+    def wait(self, seconds: float) -> bool:
+        """Wait for the server's end, which comes by itself only when it fails; whether it came."""
+        return self._ended.wait(seconds)
 
     def close(self) -> None:
         """Take no more requests; answers may go on for a moment, then end in an error, and the server with them."""

@@ -12,7 +12,7 @@ from agent.api.app import create_app
 from pipeline.head import Head
 from pipeline.messages import Failed, Finished, Request, RequestEvent, Sampling
 from pipeline.running import RunningModel, RunOptions
-from shards.errors import ConfigurationError
+from shards.errors import ConfigurationError, StageError
 from shards.progress import Progress, silent
 
 _WARM_UP_PROMPT, _WARM_UP_TOKENS = 32, 4
@@ -49,10 +49,12 @@ class Serving:
     ) -> None:
         if key is None and not server.is_loopback(host):
             raise ConfigurationError(f"{host} can be reached from other PCs, which takes an API key", where="--host")
+        self._failure: StageError | None = None
         with ExitStack() as stack:
             bound = stack.enter_context(server.bind(host, port))
             self.model = RunningModel.open(package, options, progress)
             stack.callback(self.model.close)
+            self.model.chain.on_failure(self._fail)
             _warm_up(self.model.head, self.model.manifest.facts.vocabulary, progress)
             app = create_app(self.model, key=key)
             self._server = server.Server(app, bound, app.state.service.close)
@@ -61,8 +63,17 @@ class Serving:
             self._end = stack.pop_all()
 
     def wait(self) -> None:
-        """Until the server ends, which it does by itself only when it fails."""
-        self._server.wait()
+        """Until the server ends, which it does by itself only when it fails.
+
+        Raises:
+            StageError: a stage has ended, so that nothing can be answered any more.
+        """
+        while not self._server.wait(_POLL_SECONDS):
+            if self._failure is not None:
+                raise self._failure
+
+    def _fail(self, failure: StageError) -> None:
+        self._failure = failure
 
     def close(self) -> None:
         """End the server, then the model."""

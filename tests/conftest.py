@@ -18,6 +18,10 @@ _SOURCES = ("exporters/**/*.py", "shards/graph/*.py", "shards/manifest.py")
 _STALE_SECONDS = 86_400
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--exhaustive", action="store_true", help="compare every prompt in every way; takes much longer")
+
+
 @pytest.fixture(scope="session")
 def smollm2_gguf() -> Path:
     """SmolLM2-135M-Instruct, Q4_1; downloaded once."""

@@ -22,6 +22,8 @@ pytestmark = pytest.mark.slow
 
 NEW_TOKENS = 128
 TOGETHER = 8
+ALONE = (0, 6, 9, 10, 15)
+"""Prompts that are also asked alone; all of them with --exhaustive, which takes a quarter of an hour."""
 LENGTHS = (1, 2, 7, 31, 32, 33, 64, 127, 256, 257, 900)
 """Around the KV block (32) and the step's budget (256), and up to several of them."""
 ENGINES: tuple[EngineName, ...] = ("openvino-paged", "openvino-stateful")
@@ -58,18 +60,22 @@ def test_the_tokens_of_the_unsplit_graph(
     smollm2_package: Path,
     prompts: list[tuple[int, ...]],
     unsplit_answers: list[tuple[int, ...]],
+    request: pytest.FixtureRequest,
 ) -> None:
     assert (min(map(len, prompts)), max(map(len, prompts)), len(prompts)) == (1, 900, 20)
     with ExitStack() as stack:
         models = [
             stack.enter_context(RunningModel.open(smollm2_package, _options(stages, engine))) for engine in ENGINES
         ]
-        for ask in (_alone, _together):
+        everything = range(len(prompts))
+        alone = everything if request.config.getoption("exhaustive") else ALONE
+        for ask, numbers in ((_alone, alone), (_together, everything)):
             # the engines' chains know nothing of each other; side by side they fill both cores
+            asked = [prompts[n] for n in numbers]
             with ThreadPoolExecutor() as pool:
-                answers = list(pool.map(ask, models, [prompts] * len(models)))
+                answers = list(pool.map(ask, models, [asked] * len(models)))
             for engine, got in zip(ENGINES, answers, strict=True):
-                wrong = [n for n, (a, b) in enumerate(zip(got, unsplit_answers, strict=True)) if a != b]
+                wrong = [n for n, answer in zip(numbers, got, strict=True) if answer != unsplit_answers[n]]
                 assert not wrong, f"{engine}, {ask.__name__}: prompts {wrong} have other tokens"
 
 

@@ -19,7 +19,11 @@ def main() -> None:
         app()
     except KeyboardInterrupt:
         sys.exit(130)
-    except (EdgeAgentError, OSError) as error:
+    except Exception as error:
+        if code := interruption.exit_code():  # native code that Ctrl-C interrupts raises what it likes
+            sys.exit(code)
+        if not isinstance(error, EdgeAgentError | OSError):
+            raise
         from agent.cli import output
 
         output.show_error(error, as_json="--json" in sys.argv)

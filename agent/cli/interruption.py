@@ -13,7 +13,8 @@ EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 """As a shell counts them."""
 
 _GRACE_SECONDS = 4.0
-_signalled = False
+_signalled: int | None = None
+"""The signal that came first."""
 _notifier: socket.socket | None = None
 
 
@@ -32,11 +33,16 @@ def install() -> None:
     threading.Thread(target=_watch, args=(listener,), name="interruption", daemon=True).start()
 
 
+def exit_code() -> int | None:
+    """The exit code of a process that has been interrupted; None if it has not been."""
+    return None if _signalled is None else EXIT_CODES[signal.Signals(_signalled)]
+
+
 def _unwind(number: int, frame: FrameType | None) -> None:
     """Unwind once: a second Ctrl-C must not interrupt the cleaning up."""
     global _signalled
-    if not _signalled:
-        _signalled = True
+    if _signalled is None:
+        _signalled = number
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(EXIT_CODES[signal.Signals(number)])
 
 

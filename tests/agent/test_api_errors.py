@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -71,10 +73,15 @@ def test_the_body_must_be_json(api: Api) -> None:
     post = api.http.post
     headers = {"Content-Type": "application/json"}
     refusal(post("/v1/chat/completions", content=b"{not json", headers=headers), 400)
-    refusal(post("/v1/chat/completions", content=b"[1, 2]", headers=headers), 400)
     refusal(post("/v1/chat/completions", content=b"", headers=headers), 400)
-    refusal(post("/v1/chat/completions", content=b"\xff\xfe", headers=headers), 400)
+    for unreadable in (b'{"user": "\xff"}', b"[" * 200_000, b'{"seed": ' + b"9" * 6000 + b"}"):
+        error = refusal(post("/v1/chat/completions", content=unreadable, headers=headers), 400)
+        assert "not JSON that can be read" in str(error["message"])
+    for other in (b"[1, 2]", b"null", b'"text"'):
+        error = refusal(post("/v1/chat/completions", content=other, headers=headers), 400)
+        assert error["message"] == "the body must be a JSON object"
     refusal(post("/v1/chat/completions", data={"messages": "Hi"}), 415)
+    refusal(post("/v1/chat/completions", content=b'{"messages": []}'), 415)
 
 
 @pytest.mark.parametrize("prompt", [[], [[]], [1, "two"], ["one", [2]], 5, {"text": "x"}, [1.5], [True], ["x"] * 99])
@@ -87,6 +94,28 @@ def test_unknown_models_and_addresses(api: Api) -> None:
     refusal(api.http.get("/v1/models/gpt-4"), 404)
     refusal(api.http.get("/v1/nothing"), 404)
     refusal(api.http.get("/v1/chat/completions"), 405)
+    refusal(api.http.get("/v1/models/"), 404)
+    refusal(api.http.post("/v1/chat/completions/", json={}), 404)
+
+
+def test_long_prompts_do_not_keep_others_waiting(
+    api: Api, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many prompts being read at once leave threads for what else needs one."""
+    release = threading.Event()
+    encode = tokenizer.encode
+
+    def slow(text: str, *, special: bool = True) -> list[int]:
+        release.wait(30)
+        return encode(text, special=special)
+
+    monkeypatch.setattr(tokenizer, "encode", slow)
+    with ThreadPoolExecutor(40) as pool:
+        waiting = [pool.submit(api.chat) for _ in range(40)]
+        assert api.http.get("/healthz").status_code == 200
+        assert not any(one.done() for one in waiting)
+        release.set()
+        assert {one.result().status_code for one in waiting} == {200}
 
 
 @pytest.mark.parametrize("chunked", [False, True])

@@ -91,6 +91,34 @@ def test_ctrl_c_in_mid_answer(smollm2_package: Path) -> None:
     assert "Traceback" not in told
 
 
+def test_a_server_whose_stage_has_died_says_so_and_ends(smollm2_package: Path) -> None:
+    with serving(smollm2_package, "--local-stages", "2") as (process, _):
+        family = psutil.Process(process.pid).children(recursive=True)
+        family[0].kill()
+        told, _ = process.communicate(timeout=10)
+        _, alive = psutil.wait_procs(family, timeout=1)
+    assert process.returncode == 1
+    error = json.loads(told)["error"]
+    assert error["type"] == "StageError"
+    assert "the process ended" in error["what"]
+    assert not alive
+
+
+def test_ctrl_c_inside_native_code_that_makes_another_error_of_it() -> None:
+    program = (
+        "import signal, agent.cli, agent.cli.app as commands\n"
+        "def command():\n"
+        "    try:\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+        "    except KeyboardInterrupt:\n"
+        "        raise ImportError('initialization failed') from None\n"
+        "commands.app = command\n"
+        "agent.cli.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 @pytest.mark.parametrize("delay", [0.3, 1.0, 2.5])
 def test_ctrl_c_while_loading(smollm2_package: Path, delay: float) -> None:
     command = [*COMMAND, "serve", str(smollm2_package), "--port", "0", "--local-stages", "2"]
@@ -124,8 +152,8 @@ def test_the_demo_ends_in_paris() -> None:
     told = json.loads(done.stdout)
     assert told["text"].strip().rstrip(".").endswith("Paris")
     times = told["milliseconds_per_token"]
-    assert list(times) == ["stage 0", "stage 1", "wire", "head", "HTTP, waiting"]
-    assert all(times[part] > 0 for part in ("stage 0", "stage 1", "wire", "head"))
+    assert list(times) == ["stage 0", "stage 1", "wire", "head"]
+    assert times["stage 0"] > 0 and times["stage 1"] > 0
 
 
 @pytest.mark.parametrize(

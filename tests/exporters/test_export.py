@@ -118,12 +118,34 @@ def test_a_stage_folder_refuses_other_layers(exported: Export) -> None:
         load_stage(StageConfig(package=exported.stages[1], first_layer=11, end_layer=30, mode="exact"))
 
 
-@pytest.mark.parametrize("split", [(15, 14), (30, 0), (-1, 31), (31,)])
-def test_a_split_of_another_model_is_refused(ir: Path, tmp_path: Path, split: tuple[int, ...]) -> None:
-    with pytest.raises(ConfigurationError, match="layers, the model has 30") as caught:
+@pytest.mark.parametrize(
+    ("split", "what"),
+    [
+        ((15, 14), "15,14 is 29 layers, the model has 30"),
+        ((31,), "31 is 31 layers, the model has 30"),
+        ((30, 0), "30,0 has a stage without layers"),
+        ((-1, 31), "-1,31 has a stage without layers"),
+    ],
+)
+def test_a_split_of_another_model_is_refused(ir: Path, tmp_path: Path, split: tuple[int, ...], what: str) -> None:
+    with pytest.raises(ConfigurationError, match=what) as caught:
         export(str(ir), tmp_path / "package", split=split)
     assert caught.value.where == "--split"
     assert list(tmp_path.iterdir()) == [ir]
+
+
+def test_a_link_stays_one_and_what_it_points_at_is_replaced(ir: Path, tmp_path: Path) -> None:
+    target, link = tmp_path / "elsewhere" / "package", tmp_path / "link"
+    target.mkdir(parents=True)
+    try:
+        link.symlink_to(target, target_is_directory=True)
+    except OSError:  # Windows lets only some users make links
+        pytest.skip("no links here")
+    for force in (False, True):
+        export(str(ir), link, verified=False, force=force)
+        assert link.is_symlink()
+        assert PackageStore(target).manifest.facts.layers == 30
+        assert list(target.parent.iterdir()) == [target]
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,24 @@ def test_stop_tokens_are_all_that_any_file_names(
 _ADDED = {str(i): {"content": text, "special": True} for i, text in enumerate(["<eos>", "<bos>", "<|im_end|>"])}
 
 
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"config": {"max_position_embeddings": "many"}},
+        {"config": {"max_position_embeddings": -5}},
+        {"config": CONFIG | {"model_type": 7}},
+        {"tokenizer_config": {"model_max_length": "big"}},
+        {"tokenizer_config": {"added_tokens_decoder": {"x": 3}}},
+        {"tokenizer_config": {"chat_template": [5]}},
+        {"tokenizer": {"added_tokens": {"a": 1}}},
+    ],
+)
+def test_files_of_another_shape_are_refused(graph: Path, tmp_path: Path, files: dict[str, Any]) -> None:
+    with pytest.raises(ExportError, match="makes no sense") as caught:
+        read(graph, tmp_path, **files)
+    assert caught.value.where == str(tmp_path)
+
+
 def test_tokens_by_text(graph: Path, tmp_path: Path) -> None:
     config = {"added_tokens_decoder": _ADDED, "bos_token": {"content": "<bos>"}, "eos_token": "<eos>"}
     found = read(graph, tmp_path, tokenizer_config=config)

@@ -1,6 +1,7 @@
 """Tiny GGUF files through both converters, which are independent of each other: their graphs must agree."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,9 @@ import tiny_gguf
 from numpy.typing import NDArray
 from tiny_gguf import write_tiny_gguf
 
-from exporters import agreement
+from exporters import agreement, workspace
 from exporters.sources import PreparedSource, Weights, compression, gguf
-from shards.errors import ExportError
+from shards.errors import CapacityError, ExportError
 from shards.progress import silent
 
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
@@ -104,6 +105,15 @@ def test_what_genai_would_read_wrongly_is_refused(tmp_path: Path) -> None:
 def test_a_scaling_that_nobody_reads_is_refused(tmp_path: Path, weights: Weights) -> None:
     with pytest.raises(ExportError, match="rotary positions"):
         prepare(tmp_path, weights, metadata={"llama.rope.scaling.type": "yarn"})
+
+
+@pytest.mark.parametrize("weights", ["keep", "int4", "fp16"])
+def test_a_full_disk_is_refused_before_the_conversion(
+    tmp_path: Path, weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workspace.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    with pytest.raises(CapacityError, match="too full: .* wanted, 0 MB free"):
+        prepare(tmp_path, weights)
 
 
 def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:

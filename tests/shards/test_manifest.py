@@ -106,6 +106,12 @@ def test_layers_that_are_not_there_are_refused(tmp_path: Path) -> None:
         stage.check_layers(0, 2, where=tmp_path)
 
 
+def test_what_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    (tmp_path / manifests.MANIFEST).write_text("[" * 100_000, "utf-8")
+    with pytest.raises(PackageError, match="the manifest cannot be read"):
+        manifests.read(tmp_path)
+
+
 def test_an_unlisted_file_is_named() -> None:
     with pytest.raises(PackageError, match="lists no tokenizer"):
         toy().file(manifests.TOKENIZER)
