@@ -10,6 +10,7 @@ import httpx
 
 from shards.errors import EdgeAgentError, RequestError, StageError
 
+_JSON = {"Content-Type": "application/json"}
 _CONNECT_SECONDS = 5
 _HINT = "Start one with: edge-agent serve PACKAGE, or let this command do it with --package PACKAGE."
 
@@ -51,8 +52,9 @@ class Client:
             RequestError: the server refuses the request.
             StageError: the server could not finish the answer.
         """
+        content = json.dumps({**body, "stream": True})  # in ASCII: an argument that is no text has lone surrogates
         try:
-            with self._http.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as response:
+            with self._http.stream("POST", "/v1/chat/completions", content=content, headers=_JSON) as response:
                 self._raise_for_error(response)
                 for line in response.iter_lines():
                     if line == "data: [DONE]":

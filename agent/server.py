@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from agent.address import DEFAULT_HOST, DEFAULT_PORT
 from shards.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
-
-DEFAULT_HOST = "127.0.0.1"
-DEFAULT_PORT = 8114
 
 _DRAIN_SECONDS = 2
 """The time between being told to end and having ended; what still runs at half of it is told so."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from agent import server
+from agent.address import DEFAULT_HOST, DEFAULT_PORT
 from agent.api.app import create_app
 from pipeline.head import Head
 from pipeline.messages import Failed, Finished, Request, RequestEvent, Sampling
@@ -42,8 +43,8 @@ class Serving:
         package: Path,
         options: RunOptions,
         *,
-        host: str = server.DEFAULT_HOST,
-        port: int = server.DEFAULT_PORT,
+        host: str = DEFAULT_HOST,
+        port: int = DEFAULT_PORT,
         key: str | None = None,
         progress: Progress = silent,
     ) -> None:

@@ -9,6 +9,10 @@ StepTimes = Sequence[tuple[int, float]]
 """Measured (rows, milliseconds) of the chain's slowest stage, one row a sequence."""
 
 
+_WORTHWHILE = 0.9
+"""Another pace than one group a stage must take less than this part of its time: measured tables lie a bit."""
+
+
 class Pace(NamedTuple):
     """What fills the chain best for a number of decoding users."""
 
@@ -69,9 +73,11 @@ class Pacing:
     def _choose(self, users: int) -> Pace:
         if not users or not self._times:
             return Pace(self._stages, _ceil(users, self._stages))
+        usual = Pace(self._stages, _ceil(users, self._stages))
         # Twice the stages is as far as a cliff can push it: two half steps for each.
         paces = {Pace(m, _ceil(users, m)) for m in range(1, min(users, 2 * self._stages) + 1)}
-        return min(paces, key=lambda pace: (self._period_ms(pace), pace.in_flight))
+        best = min(paces, key=lambda pace: (self._period_ms(pace), pace.in_flight))
+        return best if self._period_ms(best) < _WORTHWHILE * self._period_ms(usual) else usual
 
     def _period_ms(self, pace: Pace) -> float:
         """Time in which every user gets one token."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -147,6 +148,8 @@ class StageProcess:
                     self._channel.tell(Echoing())
                 case other:
                     raise TypeError(f"expected an echo message, got {other.kind}")
+        gc.collect()
+        gc.freeze()  # what is loaded stays: the collector need not walk it again between steps
         worker.run()
 
     def _end_at_stop(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:

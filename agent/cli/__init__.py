@@ -11,11 +11,13 @@ def main() -> None:
         from agent.cli import interruption
 
         interruption.install()  # before anything else, so that Ctrl-C is harmless at once
+        from agent.cli import output
         from agent.cli.app import app
         from shards.errors import EdgeAgentError
     except KeyboardInterrupt:
         sys.exit(130)
     try:
+        output.never_fail_to_encode()
         app()
     except KeyboardInterrupt:
         sys.exit(130)
@@ -24,7 +26,5 @@ def main() -> None:
             sys.exit(code)
         if not isinstance(error, EdgeAgentError | OSError):
             raise
-        from agent.cli import output
-
         output.show_error(error, as_json="--json" in sys.argv)
         sys.exit(1)

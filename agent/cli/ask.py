@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agent.address import DEFAULT_URL
 from agent.cli import output
 
 if TYPE_CHECKING:
     from agent.client import Client
-
-DEFAULT_URL = "http://127.0.0.1:8114"
 
 
 def ask(
@@ -53,7 +52,7 @@ def ask(
     from agent.client import Client
     from agent.keys import read_key
 
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = sys.stdin.buffer.read().decode("utf-8", "replace") if prompt == "-" else prompt
     key = read_key(api_key_file) if api_key_file else None
     body: dict[str, Any] = {"messages": [{"role": "user", "content": text}], "temperature": temperature, "seed": seed}
     if system is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
+
+
+def never_fail_to_encode() -> None:
+    """Print ? for what the terminal, or on Windows a file, has no code for: better than not to print."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def console() -> Console:
@@ -32,8 +40,8 @@ def notes() -> Console:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout: all that a command with --json prints there."""
-    print(json.dumps(value, indent=2, ensure_ascii=False, default=str), flush=True)
+    """One JSON document on stdout, in ASCII: all that a command with --json prints there."""
+    print(json.dumps(value, indent=2, default=str), flush=True)
 
 
 def show(renderable: RenderableType) -> None:

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from agent.address import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_URL
 from agent.cli import output
-from agent.cli.ask import DEFAULT_URL
 
 
 def serve(
@@ -28,8 +28,8 @@ def serve(
     ] = 8192,
     host: Annotated[
         str, typer.Option(help="Address to listen on. One that other PCs can reach asks for an API key.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8114,
+    ] = DEFAULT_HOST,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = DEFAULT_PORT,
     api_key_file: Annotated[
         Path | None,
         typer.Option(

@@ -146,6 +146,26 @@ def test_ask_with_a_package_needs_no_server(smollm2_package: Path) -> None:
     assert "Paris" in answer.stdout
 
 
+def test_bytes_that_are_no_text_do_no_harm(smollm2_package: Path) -> None:
+    with serving(smollm2_package) as (_, said):
+        command = [*COMMAND, "ask", "--url", said["url"], "--max-tokens", "2", "--json"]
+        for arguments, stdin in ((["-"], b"\xff\xfeHi"), (["Hi \udcff"], b"")):
+            done = subprocess.run([*command, *arguments], input=stdin, capture_output=True, check=False)
+            assert (done.returncode, done.stderr) == (0, b"")
+            assert json.loads(done.stdout)["usage"]["completion_tokens"] == 2
+
+
+def test_a_terminal_that_lacks_characters_gets_others(smollm2_package: Path) -> None:
+    plain = os.environ | {"PYTHONIOENCODING": "ascii"}
+    shown = subprocess.run([*COMMAND, "inspect", str(smollm2_package)], capture_output=True, env=plain, check=False)
+    assert (shown.returncode, shown.stderr) == (0, b"")
+    assert shown.stdout.isascii()
+    assert b"49,152" in shown.stdout
+    refused = subprocess.run([*COMMAND, "inspect", "földer"], capture_output=True, env=plain, check=False)
+    assert refused.returncode == 1
+    assert b"f?lder: there is no manifest here" in refused.stderr
+
+
 def test_the_demo_ends_in_paris() -> None:
     done = run("demo", "--prompt", "What is the capital of France?", "--json", timeout=500)
     assert done.returncode == 0, done.stderr

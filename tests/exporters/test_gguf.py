@@ -112,7 +112,7 @@ def test_a_full_disk_is_refused_before_the_conversion(
     tmp_path: Path, weights: Weights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workspace.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
-    with pytest.raises(CapacityError, match="too full: .* wanted, 0 MB free"):
+    with pytest.raises(CapacityError, match=r"too full: .* wanted, 0 MB free"):
         prepare(tmp_path, weights)
 
 

@@ -146,3 +146,8 @@ def test_a_long_prompt_delays_others_by_no_more_than_the_budget() -> None:
     chain.run()
     pauses = [b - a for a, b in pairwise(chain.tokens_at["talking"])]
     assert max(pauses) <= 3 * (5.0 + 256)  # a chunk before it, and its own step's two stages
+
+
+def test_a_table_is_not_trusted_to_the_last_percent() -> None:
+    # four rows measured a little faster than two: one step in flight would leave a stage idle for nothing
+    assert Pacing(2, [(1, 10.0), (2, 10.0), (4, 9.9)]).pace(4) == Pace(2, 2)

@@ -176,15 +176,3 @@ def test_one_that_outgrows_the_cache_alone_fails_with_both_numbers() -> None:
     assert "13 tokens" in str(end.error) and "12" in str(end.error)
     assert len(driven.answers.of("a")) == end.usage.completion == 10
     assert driven.scheduler.snapshot().kv_used == 0
-
-
-def test_users_are_gathered_into_as_few_steps_as_the_table_says() -> None:
-    driven = Driven(request("a", [1], 9), stages=2, step_times=((1, 10.0), (16, 10.0)))
-    driven.send()
-    driven.scheduler.add(request("b", [2], 9), 0.0)
-    assert [rows.sequence for rows in driven.send().rows] == [1]  # a prompt need not wait
-    driven.deliver()
-    assert driven.scheduler.next_step(0.0) is None  # but a decode row waits for the other
-    driven.deliver()
-    assert [rows.sequence for rows in driven.send().rows] == [0, 1]
-    driven.finish()

@@ -1,0 +1,7 @@
+"""Where a head listens unless told otherwise. Apart from the server, which takes long to import."""
+
+from __future__ import annotations
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 8114
+DEFAULT_URL = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
