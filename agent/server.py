@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import socket
 import threading
@@ -103,6 +104,10 @@ def bind(host: str = DEFAULT_HOST, port: int = DEFAULT_PORT) -> socket.socket:
         bound.bind(address)
     except OSError as error:
         bound.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise ConfigurationError(
+                f"{host} is not an address of this PC", where="--host", hint="0.0.0.0 means all that it has."
+            ) from error
         raise ConfigurationError(
             f"cannot listen on {host}, port {port} ({error.strerror})",
             where="--port",

@@ -327,7 +327,7 @@ class Scheduler:
             events.append(self._finish(sequence, "length"))
         elif not self._fits(length):
             # Not "length": the client asked for more and the model could have given it.
-            error = self._too_large(f"prompt and answer have grown to {length} tokens", f"request {request.id}")
+            error = self._too_large(f"prompt and answer have grown to {length} tokens", "max_tokens")
             events.append(self._fail(sequence, error))
         elif sequence.id >= 0 and sequence.unsent:  # else it has run ahead
             self._ready[sequence] = None

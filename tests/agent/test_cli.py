@@ -184,6 +184,7 @@ def test_the_demo_ends_in_paris() -> None:
         (["ask", "Hi", "--package", "nowhere"], 1, ["nowhere", "edge-agent export"]),
         (["serve", "nowhere"], 1, ["nowhere", "edge-agent export"]),
         (["serve", "nowhere", "--host", "no.such.host.invalid"], 1, ["--host"]),
+        (["serve", "nowhere", "--host", "192.0.2.7"], 1, ["--host", "192.0.2.7 is not an address of this PC"]),
         (["serve", "nowhere", "--host", "127.0.0.1", "--api-key-file", "no-key"], 1, ["no-key"]),
         (["serve"], 2, ["PACKAGE"]),
         (["serve", "nowhere", "--local-stages", "0"], 2, ["--local-stages"]),
