@@ -45,13 +45,14 @@ class CostProfile(BaseModel):
         The shares move with the number of rows (a head matrix gains most from many); this is their mean over the
         numbers of rows that decode steps have.
         """
-        usual = [i for i, rows in enumerate(self.rows) if rows <= _MOST_USUAL_ROWS]
-        embed = layer = head = 0.0
-        for i in usual:
-            whole = (self.embed[i] + layers * self.layer[i] + self.head[i]) * len(usual)
-            embed += self.embed[i] / whole
-            layer += self.layer[i] / whole
-            head += self.head[i] / whole
+        shares: list[tuple[float, float, float]] = []
+        for i, rows in enumerate(self.rows):
+            whole = self.embed[i] + layers * self.layer[i] + self.head[i]
+            if rows <= _MOST_USUAL_ROWS and whole > 0:  # noise can swallow every difference
+                shares.append((self.embed[i] / whole, self.layer[i] / whole, self.head[i] / whole))
+        if not shares:
+            return Costs(0.0, (1.0,) * layers, 0.0)
+        embed, layer, head = (sum(share) / len(shares) for share in zip(*shares, strict=True))
         return Costs(embed, (layer,) * layers, head)
 
     def step_times(self, edges: Sequence[int]) -> tuple[tuple[int, float], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -43,3 +44,15 @@ def link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
+
+
+def rehash(package: Path) -> None:
+    """Make the manifest say of the files what they hold now."""
+    manifest = manifests.read(package)
+    files = []
+    for entry in manifest.files:
+        content = (package / entry.path).read_bytes()
+        pieces = [content[at : at + manifests.PIECE_BYTES] for at in range(0, len(content), manifests.PIECE_BYTES)]
+        hashes = tuple(hashlib.sha256(piece).hexdigest() for piece in pieces)
+        files.append(entry.model_copy(update={"pieces": hashes}))
+    manifests.write(package, manifest.model_copy(update={"files": tuple(files)}))

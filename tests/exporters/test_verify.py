@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from packages import with_tokenizer
+from packages import rehash, with_tokenizer
 from zoo import family_ir
 
 from exporters import verify
@@ -47,6 +47,7 @@ def test_a_changed_weight_fails_with_both_numbers(tiny_package: Path, tmp_path: 
     with (tmp_path / "1" / WEIGHTS).open("r+b") as file:
         file.seek(start)
         file.write(bad)
+    rehash(tmp_path / "1")
     chain = [verify.stage_config(tmp_path / "0", 0, 2), verify.stage_config(tmp_path / "1", 2, facts.layers)]
     with pytest.raises(ExportError, match=r"largest difference of a logit is (nan|[\d.e+-]+), [\d.e-]+ is allowed"):
         verify.compare(tiny_package, chain, verify.sample_tokens(tiny_package, facts), silent)

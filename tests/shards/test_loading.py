@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from chains import Chain, Whole, chain
+from packages import rehash
 from zoo import LAYERS
 
 from shards import manifest as manifests
@@ -30,18 +30,6 @@ def config(package: Path, first: int = 0, end: int = LAYERS, **settings: Any) ->
 @pytest.fixture
 def copied(tiny_package: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_package, tmp_path / "package"))
-
-
-def rehash(package: Path) -> None:
-    """Make the manifest say of the files what they hold now."""
-    manifest = manifests.read(package)
-    files = []
-    for entry in manifest.files:
-        content = (package / entry.path).read_bytes()
-        pieces = [content[at : at + manifests.PIECE_BYTES] for at in range(0, len(content), manifests.PIECE_BYTES)]
-        hashes = tuple(hashlib.sha256(piece).hexdigest() for piece in pieces)
-        files.append(entry.model_copy(update={"pieces": hashes}))
-    manifests.write(package, manifest.model_copy(update={"files": tuple(files)}))
 
 
 def test_a_stage_says_what_it_is(tiny_package: Path) -> None:
