@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 NEW_TOKENS = 128
 TOGETHER = 8
-ALONE = (0, 6, 9, 10, 15)
+ALONE = (0, 6, 10)
 """Prompts that are also asked alone; all of them with --exhaustive, which takes a quarter of an hour."""
 LENGTHS = (1, 2, 7, 31, 32, 33, 64, 127, 256, 257, 900)
 """Around the KV block (32) and the step's budget (256), and up to several of them."""
