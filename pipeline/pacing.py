@@ -38,7 +38,11 @@ class Pacing:
 
     def __init__(self, stages: int, step_times: StepTimes | None = None, link_ms: float = 0.0) -> None:
         self._stages = stages
+        # fewer rows never take longer: where they did, something else was running
         self._times = sorted(step_times or ())
+        for i in reversed(range(len(self._times) - 1)):
+            rows, time = self._times[i]
+            self._times[i] = rows, min(time, self._times[i + 1][1])
         self._link_ms = link_ms
         self._paces: dict[int, Pace] = {}
 

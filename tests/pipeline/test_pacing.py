@@ -151,3 +151,7 @@ def test_a_long_prompt_delays_others_by_no_more_than_the_budget() -> None:
 def test_a_table_is_not_trusted_to_the_last_percent() -> None:
     # four rows measured a little faster than two: one step in flight would leave a stage idle for nothing
     assert Pacing(2, [(1, 10.0), (2, 10.0), (4, 9.9)]).pace(4) == Pace(2, 2)
+
+
+def test_fewer_rows_never_take_longer() -> None:
+    assert Pacing(2, [(1, 8.0), (2, 20.0), (4, 9.0)]).step_ms(2) == 9.0
