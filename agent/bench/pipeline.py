@@ -17,6 +17,7 @@ from agent.bench.report import Report, at_least, at_most
 from agent.bench.sides import Effort, ratio, take_turns
 from pipeline.head import HeadSnapshot
 from pipeline.running import RunningModel, RunOptions
+from shards.manifest import WEIGHTS
 from shards.progress import Progress
 
 EFFORT = Effort(users=(1, 2, 4, 8, 16), rounds=3, new_tokens=96)
@@ -63,7 +64,7 @@ def pipeline(package: Path, effort: Effort, progress: Progress) -> Report:
             return run_load(heads, prompts[:users], effort.new_tokens).decode_tokens_per_second
 
         medians = take_turns(report, {TWO: run_two, ONE: run_alone, REPLICAS: run_replicas}, effort, progress)
-        small = two.manifest.file("openvino/weights.bin").size < SMALL_LIMIT
+        small = two.manifest.file(WEIGHTS).size < SMALL_LIMIT
     single, many = WANTED_SMALL if small else WANTED
     for users, rates in medians.items():
         limit, wanted = (ONE, single) if users == 1 else (REPLICAS, many)
