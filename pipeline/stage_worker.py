@@ -1,14 +1,12 @@
 """A stage at work: frames come in, the engine runs, frames go out.
 
-Two threads: one receives and checks the next frames while the engine computes, the other owns the engine, the sampler
-and the socket that leads on.
+The engine's thread owns the engine, the sampler and the socket to the next stage. A second receives and checks the next
+frames while the engine computes; on the tail a third sends the results, so that the next step can begin meanwhile.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from queue import SimpleQueue
 from time import perf_counter
 from typing import Protocol
 
@@ -17,19 +15,15 @@ import zmq
 from numpy.typing import NDArray
 
 from pipeline import wire
+from pipeline.inbox import Inbox
 from pipeline.link import Receiver, Sender
 from pipeline.messages import Fork, Free, Open, Operation, StageTiming, StepResult, Token
+from pipeline.outbox import Outbox
 from pipeline.payload import PayloadKind, Rows
 from pipeline.run_ahead import LatestTokens
 from pipeline.wire import Frame, Limits
-from shards.errors import EdgeAgentError, WireError
+from shards.errors import EdgeAgentError
 from shards.runtime import Batch, SequenceRows, StageRuntime
-
-_AHEAD = 4
-"""Frames read ahead of the engine; more wait in the sockets, and then at the sender."""
-
-_QUIET_SECONDS = 1.0
-"""Least time between two warnings."""
 
 
 class TailSampler(Protocol):
@@ -87,7 +81,8 @@ class StageWorker:
         self._limits, self._sends = limits, sends
         facts = runtime.facts
         self._name = f"stage {index + 1} (layers {facts.first_layer}-{facts.end_layer - 1})"
-        self._inbox = _Inbox(receiver, limits, warn)
+        self._inbox = Inbox(receiver, limits, warn)
+        self._outbox = None if sampler is None else Outbox(sender, limits.epoch, self._inbox.fail)
 
     def run(self) -> None:
         """Work until the ZeroMQ context of the sockets is terminated; then both sockets are closed.
@@ -95,6 +90,8 @@ class StageWorker:
         A step the engine refuses (StageError, CapacityError) goes on as an error. Anything else is raised.
         """
         self._inbox.start()
+        if self._outbox is not None:
+            self._outbox.start()
         sent, send_time = perf_counter(), 0.0
         try:
             while (item := self._inbox.take()) is not None:
@@ -116,7 +113,10 @@ class StageWorker:
         except zmq.ContextTerminated:
             pass
         finally:
-            self._sender.close()
+            if self._outbox is not None:
+                self._outbox.end()
+            else:
+                self._sender.close()
             if self.echo is not None:
                 self.echo.close()
             if self._latest is not None:
@@ -160,7 +160,7 @@ class StageWorker:
         timing: StageTiming,
     ) -> None:
         timings = (*frame.timings, timing)
-        if self._sampler is None:
+        if self._outbox is None:
             if isinstance(outcome, np.ndarray):
                 onward = Frame(frame.number, frame.operations, frame.rows, outcome, timings, echo=frame.echo)
             else:
@@ -169,63 +169,12 @@ class StageWorker:
             self._sender.send(wire.encode(onward, self._limits.epoch, self._sends))
             return
         result = StepResult(frame.number, outcome if isinstance(outcome, tuple) else (), timings, error)
-        parts = wire.encode_result(result, self._limits.epoch)
         if self.echo is not None and frame.echo:
-            self.echo.send(parts)  # first: the next step may be waiting for it
-        self._sender.send(parts)
+            self.echo.send(wire.encode_result(result, self._limits.epoch))  # first: the next step may be waiting
+        self._outbox.post(result)
         if self._latest is not None:
             self._latest.hear(result)
 
 
 def _engine_input(x: Rows) -> NDArray[np.int64] | NDArray[np.float32]:
     return x.astype(np.int64) if x.dtype == np.int32 else x.astype(np.float32, copy=False)
-
-
-class _Inbox:
-    """The receiving thread, and the checked frames it holds ready."""
-
-    def __init__(self, receiver: Receiver, limits: Limits, warn: Callable[[str], None]) -> None:
-        self._receiver, self._limits, self._warn = receiver, limits, warn
-        self._frames: SimpleQueue[tuple[Frame, float] | Exception | None] = SimpleQueue()
-        self._room: SimpleQueue[None] = SimpleQueue()  # a semaphore, but one that is not written in Python
-        for _ in range(_AHEAD):
-            self._room.put(None)
-        self._dropped, self._told = 0, -_QUIET_SECONDS
-
-    def start(self) -> None:
-        threading.Thread(target=self._receive, name="receive", daemon=True).start()
-
-    def take(self) -> tuple[Frame, float] | None:
-        """Wait for the next frame and the time it arrived; None at the end."""
-        item = self._frames.get()
-        self._room.put(None)
-        if isinstance(item, Exception):
-            raise item
-        return item
-
-    def _receive(self) -> None:
-        try:
-            while True:
-                self._room.get()
-                self._frames.put(self._next())
-        except zmq.ContextTerminated:
-            self._frames.put(None)
-        except Exception as error:  # handed to the engine's thread, which ends the process
-            self._frames.put(error)
-        finally:
-            self._receiver.close()
-
-    def _next(self) -> tuple[Frame, float]:
-        while True:
-            parts = self._receiver.receive()
-            try:
-                return wire.decode(parts, self._limits), perf_counter()
-            except WireError as error:
-                self._drop(error)
-
-    def _drop(self, error: WireError) -> None:
-        self._dropped += 1
-        now = perf_counter()
-        if now - self._told >= _QUIET_SECONDS:
-            self._told = now
-            self._warn(f"dropped {self._dropped} frame{'s' * (self._dropped > 1)} so far; the last: {error}")

@@ -75,6 +75,8 @@ class BlockTable:
                 or inside a block that a fork shares (going back there means writing into the other's tokens).
             CapacityError: too few blocks are free.
         """
+        if self._extend_in_place(batch):
+            return
         needed = self.needed(batch)
         if needed > len(self._free):
             raise CapacityError(
@@ -124,6 +126,25 @@ class BlockTable:
         """Forget a sequence; unknown ones are ignored."""
         if cached := self._sequences.pop(sequence, None):
             self._truncate(cached, 0)
+
+    def _extend_in_place(self, batch: Sequence[SequenceRows]) -> bool:
+        """Do what `extend` says where each sequence grows within blocks it has to itself: most steps of decoding."""
+        grown: dict[int, tuple[_Cached, int]] = {}
+        for rows in batch:
+            cached, end = self._sequences.get(rows.sequence), rows.past + rows.count
+            if (
+                cached is None
+                or rows.past != cached.length
+                or rows.past % self.block == 0
+                or end > len(cached.blocks) * self.block
+                or self._references[cached.blocks[-1]] > 1
+                or rows.sequence in grown
+            ):
+                return False
+            grown[rows.sequence] = cached, end
+        for cached, end in grown.values():
+            cached.length = end
+        return True
 
     def _blocks_for(self, length: int) -> int:
         return -(-length // self.block)

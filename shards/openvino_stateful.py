@@ -131,8 +131,7 @@ class StatefulStage:
         if self._facts.is_tail:
             wanted = np.arange(rows.count - rows.sample, rows.count) if rows.sample else 0
             inputs["output_rows"].write(wanted, (max(rows.sample, 1),))
-        sequence.request.infer()
-        data: NDArray[np.float32] = sequence.request.get_output_tensor(0).data[0]
+        data: NDArray[np.float32] = sequence.request.infer(share_outputs=True)[0][0]
         return data[: rows.sample] if self._facts.is_tail else data
 
     def _roll_back(self, sequence: _Sequence, past: int) -> None:

@@ -6,20 +6,23 @@ unsplit graph, token by token. Every prompt is asked fresh: both sides have thei
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from agent import paths
 from agent.bench.load import run_load
 from agent.bench.prompts import chat_prompts
 from agent.bench.report import Report, at_least, holds
 from agent.bench.rival import Rival
-from agent.bench.sides import Effort, ratio, take_turns
+from agent.bench.sides import Effort, Measure, compare, ratio
 from pipeline.running import RunningModel, RunOptions
 from shards.progress import Progress
 from shards.runtime import Mode
 
-EFFORT = Effort(users=(1, 8, 16), rounds=5, new_tokens=128)
+EFFORT = Effort(users=(1, 8, 16), rounds=2, new_tokens=96, starts=4)
 QUICK = Effort(users=(1, 8), rounds=2, new_tokens=48)
 
 WANTED = 0.97
@@ -28,32 +31,35 @@ WANTED = 0.97
 _EXACT_PROMPTS = 4
 
 
-def parity(package: Path, effort: Effort, progress: Progress) -> Report:
+def run(package: Path, effort: Effort, progress: Progress) -> Report:
     """Run it.
 
     Raises:
         EdgeAgentError: a side could not be loaded, or failed.
     """
-    settings = {
+    settings: dict[str, Any] = {
         "package": package.name,
         "inference_threads": 1,
+        "starts": effort.starts,
         "rounds": effort.rounds,
         "new_tokens": effort.new_tokens,
     }
     report = Report("parity", settings)
-    with ExitStack() as stack:
-        ours = stack.enter_context(RunningModel.open(package, _options("fast"), progress))
-        genai = stack.enter_context(Rival("genai", package))
-        prompts = chat_prompts(ours.tokenizer, ours.manifest.facts, max(effort.users))
-        settings["properties"] = [facts.properties for facts in ours.chain.facts]
 
-        def run_genai(users: int) -> float:
-            return users * effort.new_tokens / genai.run(prompts[:users], effort.new_tokens)[0]
+    @contextmanager
+    def start() -> Iterator[Mapping[str, Measure]]:
+        with (
+            RunningModel.open(package, _options("fast"), progress) as ours,
+            Rival("genai", package) as genai,
+        ):
+            prompts = chat_prompts(ours.tokenizer, ours.manifest.facts, max(effort.users))
+            settings["properties"] = [facts.properties for facts in ours.chain.facts]
+            yield {
+                "one stage": lambda users: run_load([ours.head], prompts[:users], effort.new_tokens).tokens_per_second,
+                "genai": lambda users: users * effort.new_tokens / genai.run(prompts[:users], effort.new_tokens)[0],
+            }
 
-        def run_ours(users: int) -> float:
-            return run_load([ours.head], prompts[:users], effort.new_tokens).tokens_per_second
-
-        medians = take_turns(report, {"one stage": run_ours, "genai": run_genai}, effort, progress)
+    medians = compare(report, start, effort, progress)
     for users, rates in medians.items():
         got = ratio(report, users, "one stage", "genai")
         report.results.append({"users": users, **rates, "ratio": got})
@@ -64,26 +70,31 @@ def parity(package: Path, effort: Effort, progress: Progress) -> Report:
 
 def _exact(report: Report, package: Path, effort: Effort, progress: Progress) -> None:
     """One stage against the unsplit graph in exact mode: the same tokens, and how fast."""
-    one = Effort((1,), effort.rounds, effort.new_tokens)
     different: list[int] = []
-    with ExitStack() as stack:
-        ours = stack.enter_context(RunningModel.open(package, _options("exact"), progress))
-        unsplit = stack.enter_context(Rival("unsplit", package))
-        prompts = chat_prompts(ours.tokenizer, ours.manifest.facts, _EXACT_PROMPTS)
-        for number, prompt in enumerate(prompts):
-            progress("exact tokens", number, len(prompts))
-            answer = run_load([ours.head], [prompt], effort.new_tokens).tokens[0]
-            if list(answer) != unsplit.run([prompt], effort.new_tokens)[1][0]:
-                different.append(number)
-        progress("exact tokens", len(prompts), len(prompts))
 
-        def run_unsplit(users: int) -> float:
-            return users * effort.new_tokens / unsplit.run(prompts[:users], effort.new_tokens)[0]
+    @contextmanager
+    def start() -> Iterator[Mapping[str, Measure]]:
+        with (
+            RunningModel.open(package, _options("exact"), progress) as ours,
+            Rival("unsplit", package) as unsplit,
+        ):
+            prompts = chat_prompts(ours.tokenizer, ours.manifest.facts, _EXACT_PROMPTS)
+            for number, prompt in enumerate(prompts):
+                progress("exact tokens", number, len(prompts))
+                answer = run_load([ours.head], [prompt], effort.new_tokens).tokens[0]
+                if list(answer) != unsplit.run([prompt], effort.new_tokens)[1][0]:
+                    different.append(number)
+            progress("exact tokens", len(prompts), len(prompts))
+            yield {
+                "one stage, exact": lambda users: (
+                    run_load([ours.head], prompts[:users], effort.new_tokens).tokens_per_second
+                ),
+                "unsplit, exact": lambda users: (
+                    users * effort.new_tokens / unsplit.run(prompts[:users], effort.new_tokens)[0]
+                ),
+            }
 
-        def run_ours(users: int) -> float:
-            return run_load([ours.head], prompts[:users], effort.new_tokens).tokens_per_second
-
-        rates = take_turns(report, {"one stage, exact": run_ours, "unsplit, exact": run_unsplit}, one, progress)[1]
+    rates = compare(report, start, replace(effort, users=(1,), starts=1), progress)[1]
     got = ratio(report, 1, "one stage, exact", "unsplit, exact")
     report.results.append({"users": "1, exact", **dict(zip(("one stage", "unsplit"), rates.values(), strict=True))})
     same = f"{_EXACT_PROMPTS - len(different)} of {_EXACT_PROMPTS} answers"

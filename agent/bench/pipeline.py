@@ -6,21 +6,24 @@ limit is one core alone. Rates are those of decoding, from when every user has a
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from agent import paths
 from agent.bench.load import run_load
 from agent.bench.prompts import chat_prompts
 from agent.bench.report import Report, at_least, at_most
-from agent.bench.sides import Effort, ratio, take_turns
-from pipeline.head import HeadSnapshot
+from agent.bench.sides import Effort, Measure, compare, ratio
+from pipeline.head import Head, HeadSnapshot
 from pipeline.running import RunningModel, RunOptions
+from shards import manifest
 from shards.manifest import WEIGHTS
 from shards.progress import Progress
 
-EFFORT = Effort(users=(1, 2, 4, 8, 16), rounds=3, new_tokens=96)
+EFFORT = Effort(users=(1, 2, 4, 8, 16), rounds=2, new_tokens=96, starts=3)
 QUICK = Effort(users=(1, 8), rounds=1, new_tokens=32)
 
 SMALL_LIMIT = 300_000_000
@@ -34,46 +37,57 @@ OVERHEAD_MS, OVERHEAD_USERS = 1.0, 8
 TWO, ONE, REPLICAS = "two stages", "one core", "two replicas"
 
 
-def pipeline(package: Path, effort: Effort, progress: Progress) -> Report:
+def run(package: Path, effort: Effort, progress: Progress) -> Report:
     """Run it.
 
     Raises:
         EdgeAgentError: a side could not be loaded, or failed.
     """
-    settings: dict[str, Any] = {"package": package.name, "rounds": effort.rounds, "new_tokens": effort.new_tokens}
+    settings: dict[str, Any] = {
+        "package": package.name,
+        "starts": effort.starts,
+        "rounds": effort.rounds,
+        "new_tokens": effort.new_tokens,
+    }
     report = Report("pipeline", settings)
-    with ExitStack() as stack:
-        two = stack.enter_context(RunningModel.open(package, _options((0,), (1,)), progress))
-        alone = stack.enter_context(RunningModel.open(package, _options((0,)), progress))
-        other = stack.enter_context(RunningModel.open(package, _options((1,)), progress))
-        prompts = chat_prompts(two.tokenizer, two.manifest.facts, max(effort.users))
-        settings["stages"] = [f"{f.first_layer}-{f.end_layer - 1}" for f in two.chain.facts]
-        settings["properties"] = [facts.properties for facts in two.chain.facts]
-        costs: dict[int, dict[str, float]] = {}
+    costs: dict[int, list[dict[str, float]]] = {users: [] for users in effort.users}
 
-        def run_two(users: int) -> float:
-            rate = run_load([two.head], prompts[:users], effort.new_tokens).decode_tokens_per_second
-            costs[users] = _costs(two.head.snapshot(), users)
-            return rate
+    @contextmanager
+    def start() -> Iterator[Mapping[str, Measure]]:
+        with (
+            RunningModel.open(package, _options((0,), (1,)), progress) as two,
+            RunningModel.open(package, _options((0,)), progress) as alone,
+            RunningModel.open(package, _options((1,)), progress) as other,
+        ):
+            prompts = chat_prompts(two.tokenizer, two.manifest.facts, max(effort.users))
+            settings["stages"] = [f"{f.first_layer}-{f.end_layer - 1}" for f in two.chain.facts]
+            settings["properties"] = [facts.properties for facts in two.chain.facts]
 
-        def run_alone(users: int) -> float:
-            return run_load([alone.head], prompts[:users], effort.new_tokens).decode_tokens_per_second
+            def rate(heads: Sequence[Head], users: int) -> float:
+                return run_load(heads, prompts[:users], effort.new_tokens).decode_tokens_per_second
 
-        def run_replicas(users: int) -> float:
-            heads = [alone.head, other.head]
-            return run_load(heads, prompts[:users], effort.new_tokens).decode_tokens_per_second
+            def run_two(users: int) -> float:
+                got = rate([two.head], users)
+                costs[users].append(_costs(two.head.snapshot(), users))
+                return got
 
-        medians = take_turns(report, {TWO: run_two, ONE: run_alone, REPLICAS: run_replicas}, effort, progress)
-        small = two.manifest.file(WEIGHTS).size < SMALL_LIMIT
+            yield {
+                TWO: run_two,
+                ONE: lambda users: rate([alone.head], users),
+                REPLICAS: lambda users: rate([alone.head, other.head], users),
+            }
+
+    medians = compare(report, start, effort, progress)
+    small = manifest.read(package).file(WEIGHTS).size < SMALL_LIMIT
     single, many = WANTED_SMALL if small else WANTED
     for users, rates in medians.items():
         limit, wanted = (ONE, single) if users == 1 else (REPLICAS, many)
         got = ratio(report, users, TWO, limit)
-        report.results.append({"users": users, **rates, "ratio": got, **costs[users]})
+        report.results.append({"users": users, **rates, "ratio": got, **_median(costs[users])})
         report.targets.append(at_least(f"two stages / {limit}, tok/s, {users} users", got, wanted))
     if OVERHEAD_USERS in costs:
         what = f"head and wire, ms a step, {OVERHEAD_USERS} users"
-        report.targets.append(at_most(what, costs[OVERHEAD_USERS]["cost a step"], OVERHEAD_MS))
+        report.targets.append(at_most(what, _median(costs[OVERHEAD_USERS])["cost a step"], OVERHEAD_MS))
     return report
 
 
@@ -90,6 +104,10 @@ def _costs(snapshot: HeadSnapshot, users: int) -> dict[str, float]:
         "head ms": (snapshot.head + snapshot.listeners) / 1e3,
         "wire ms": snapshot.wire / 1e3,
     }
+
+
+def _median(costs: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: median(cost[name] for cost in costs) for name in costs[0]}
 
 
 def _options(*cores: tuple[int, ...]) -> RunOptions:

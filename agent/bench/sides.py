@@ -1,8 +1,9 @@
-"""Comparing sides within one run: they take turns, and medians and ratios are taken over the rounds."""
+"""Comparing sides within one run: they take turns, and medians and ratios are taken over all rounds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -20,31 +21,42 @@ class Effort:
 
     users: tuple[int, ...]
     rounds: int
+    """Counted rounds of each start."""
     new_tokens: int
+    starts: int = 1
+    """Where a process has its memory alone makes some 3 % of its speed, for as long as it lives."""
 
 
-def take_turns(
-    report: Report, sides: Mapping[str, Measure], effort: Effort, progress: Progress
+def compare(
+    report: Report,
+    start: Callable[[], AbstractContextManager[Mapping[str, Measure]]],
+    effort: Effort,
+    progress: Progress,
 ) -> dict[int, dict[str, float]]:
-    """Measure each side at each number of users, `rounds` times in turn; the first round only warms up.
+    """Start the sides, measure each at each number of users in turn, end them, and all that `effort.starts` times.
 
-    Each run goes into `report.runs`. Returns, for each number of users, each side's median tokens per second.
+    The first round after a start only warms up. Each run goes into `report.runs`. Returns, for each number of users,
+    each side's median tokens per second.
     """
-    medians: dict[int, dict[str, float]] = {}
+    first = len(report.runs)
+    for number in range(effort.starts):
+        with start() as sides:
+            _take_turns(report, sides, effort, f"{report.bench}: start {number + 1} of {effort.starts}", progress)
+    runs = report.runs[first:]
+    return {users: {name: median(_rates(runs, users, name)) for name in sides} for users in effort.users}
+
+
+def _take_turns(report: Report, sides: Mapping[str, Measure], effort: Effort, what: str, progress: Progress) -> None:
     total = len(effort.users) * (effort.rounds + 1)
     for done, users in enumerate(effort.users):
-        got: dict[str, list[float]] = {name: [] for name in sides}
         for round_number in range(effort.rounds + 1):
-            progress(f"{report.bench}: {users} users", done * (effort.rounds + 1) + round_number, total)
+            progress(f"{what}, {users} users", done * (effort.rounds + 1) + round_number, total)
             # every other round the other way about, so that none always follows the same one
             for name in list(sides)[:: 1 if round_number % 2 else -1]:
                 rate = sides[name](users)
                 if round_number:
-                    got[name].append(rate)
                     report.runs.append({"users": users, "side": name, "tokens_per_second": round(rate, 2)})
-        medians[users] = {name: median(rates) for name, rates in got.items()}
-    progress(report.bench, total, total)
-    return medians
+    progress(what, total, total)
 
 
 def ratio(report: Report, users: int, ours: str, theirs: str) -> float:

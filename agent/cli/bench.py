@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,61 +23,52 @@ app = typer.Typer(
 
 Package = Annotated[Path | None, typer.Argument(help="A model package; without one, that of `edge-agent demo`.")]
 Users = Annotated[str | None, typer.Option(help="Numbers of users, e.g. 1,8,16.")]
-Rounds = Annotated[int | None, typer.Option(min=1, help="Counted rounds.")]
+Starts = Annotated[int | None, typer.Option(min=1, help="Times all processes are started afresh.")]
+Rounds = Annotated[int | None, typer.Option(min=1, help="Counted rounds of each start.")]
 Tokens = Annotated[int | None, typer.Option(min=8, help="New tokens of each answer.")]
 Quick = Annotated[bool, typer.Option(help="Fewer users, rounds and tokens: under a minute.")]
 Save = Annotated[Path | None, typer.Option("--output", "-o", help="Also write the JSON to this file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the raw results as JSON.")]
 
 
-@app.command()
-def parity(
-    package: Package = None,
-    users: Users = None,
-    rounds: Rounds = None,
-    tokens: Tokens = None,
-    quick: Quick = False,
-    save: Save = None,
-    as_json: AsJson = False,
-) -> None:
-    """One stage against openvino_genai's continuous batching, and against the unsplit graph in exact mode.
+def _register(name: str, what: str, example: str) -> None:
+    """Make a command of the module `agent.bench.<name>`, which has EFFORT, QUICK and `run`."""
 
-    Exits with 1 if a target is missed.
+    def command(
+        package: Package = None,
+        users: Users = None,
+        starts: Starts = None,
+        rounds: Rounds = None,
+        tokens: Tokens = None,
+        quick: Quick = False,
+        save: Save = None,
+        as_json: AsJson = False,
+    ) -> None:
+        from agent.bench.sides import Effort
 
-    Example: edge-agent bench parity --quick
-    """
-    from agent.bench import parity as bench
+        bench = import_module(f"agent.bench.{name}")
+        default: Effort = bench.QUICK if quick else bench.EFFORT
+        effort = Effort(
+            users=_numbers(users) or default.users,
+            rounds=rounds or default.rounds,
+            new_tokens=tokens or default.new_tokens,
+            starts=starts or default.starts,
+        )
+        _run(bench.run, package, effort, save, as_json)
 
-    effort = _effort(bench.QUICK if quick else bench.EFFORT, users, rounds, tokens)
-    _run(bench.parity, package, effort, save, as_json)
-
-
-@app.command()
-def pipeline(
-    package: Package = None,
-    users: Users = None,
-    rounds: Rounds = None,
-    tokens: Tokens = None,
-    quick: Quick = False,
-    save: Save = None,
-    as_json: AsJson = False,
-) -> None:
-    """Two stages with a core each, against one core alone and against two replicas with half of the users each.
-
-    Exits with 1 if a target is missed.
-
-    Example: edge-agent bench pipeline --users 1,8 --json -o pipeline.json
-    """
-    from agent.bench import pipeline as bench
-
-    effort = _effort(bench.QUICK if quick else bench.EFFORT, users, rounds, tokens)
-    _run(bench.pipeline, package, effort, save, as_json)
+    app.command(name, help=f"{what}\n\nExits with 1 if a target is missed.\n\nExample: {example}")(command)
 
 
-def _effort(default: Effort, users: str | None, rounds: int | None, tokens: int | None) -> Effort:
-    from agent.bench.sides import Effort
-
-    return Effort(_numbers(users) or default.users, rounds or default.rounds, tokens or default.new_tokens)
+_register(
+    "parity",
+    "One stage against openvino_genai's continuous batching, and against the unsplit graph in exact mode.",
+    "edge-agent bench parity --quick",
+)
+_register(
+    "pipeline",
+    "Two stages with a core each, against one core alone and against two replicas with half of the users each.",
+    "edge-agent bench pipeline --users 1,8 --json -o pipeline.json",
+)
 
 
 def _numbers(text: str | None) -> tuple[int, ...]:

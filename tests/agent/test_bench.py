@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from agent.bench.load import run_load
 from agent.bench.prompts import chat_prompts
 from agent.bench.report import Report, at_least, at_most, holds
 from agent.bench.rival import Rival
-from agent.bench.sides import Effort, ratio, take_turns
+from agent.bench.sides import Effort, Measure, compare, ratio
 from agent.cli.bench import app
 from pipeline.running import RunningModel, RunOptions
 from pipeline.tokenizer import Tokenizer
@@ -42,11 +44,25 @@ def test_sides_take_turns_and_the_first_round_does_not_count() -> None:
     report = Report("speed", {})
     effort = Effort(users=(4,), rounds=3, new_tokens=8)
     sides = {name: lambda users, name=name: side(name, users) for name in rates}
-    medians = take_turns(report, sides, effort, silent)
+    medians = compare(report, lambda: nullcontext(sides), effort, silent)
     assert order == ["b", "a", "a", "b", "b", "a", "a", "b"]
     assert medians == {4: {"a": 20.0, "b": 20.0}}
     assert [run["tokens_per_second"] for run in report.runs if run["side"] == "a"] == [10.0, 20.0, 40.0]
     assert ratio(report, 4, "a", "b") == 1.0  # of 0.5, 1 and 2: rounds are compared, not medians
+
+
+def test_each_start_begins_afresh_and_counts_for_the_medians() -> None:
+    started: list[int] = []
+
+    @contextmanager
+    def start() -> Iterator[Mapping[str, Measure]]:
+        started.append(len(started))
+        number = started[-1]
+        yield {"a": lambda users: 10.0 * users + number}
+
+    report = Report("speed", {})
+    assert compare(report, start, Effort((1, 2), 2, 8, starts=3), silent) == {1: {"a": 11.0}, 2: {"a": 21.0}}
+    assert started == [0, 1, 2] and len(report.runs) == 12
 
 
 def test_all_sides_say_the_same_in_exact_mode(smollm2_package: Path) -> None:
