@@ -44,6 +44,15 @@ class Client:
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise self._unreachable(error) from error
 
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        """What a path answers to a JSON body."""
+        try:
+            response = self._http.post(path, content=json.dumps(body), headers=_JSON)
+            self._raise_for_error(response)
+            return response.json()
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            raise self._unreachable(error) from error
+
     def stream_chat(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """The chunks of a streamed chat completion.
 

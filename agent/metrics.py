@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -18,9 +18,9 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 class Metrics:
-    """Counts what requests come to; the head's own numbers are read when somebody asks."""
+    """Counts what requests come to; the heads' own numbers are read when somebody asks."""
 
-    def __init__(self, snapshot: Callable[[], HeadSnapshot]) -> None:
+    def __init__(self, snapshots: Callable[[], Sequence[HeadSnapshot]]) -> None:
         self._registry = CollectorRegistry()
         self._answers = Counter(
             "edge_agent_answers", "Answers that have ended, by how", ["reason"], registry=self._registry
@@ -32,7 +32,7 @@ class Metrics:
         self._answer = Histogram(
             "edge_agent_answer_seconds", "From request to end", buckets=_SECONDS, registry=self._registry
         )
-        self._registry.register(_HeadCollector(snapshot))
+        self._registry.register(_HeadCollector(snapshots))
 
     def first_token(self, seconds: float) -> None:
         """An answer's first token is there."""
@@ -55,39 +55,47 @@ class Metrics:
 class _HeadCollector(Collector):
     """The scheduler's gauges and counters, and where the time of a step goes."""
 
-    def __init__(self, snapshot: Callable[[], HeadSnapshot]) -> None:
-        self._snapshot = snapshot
+    def __init__(self, snapshots: Callable[[], Sequence[HeadSnapshot]]) -> None:
+        self._snapshots = snapshots
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: the head need not be asked when this is registered."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """Ask the head, once for a page."""
-        snapshot = self._snapshot()
-        scheduler = snapshot.scheduler
-        yield GaugeMetricFamily("edge_agent_up", "1 while the chain serves", float(snapshot.failure is None))
+        """Ask the heads, once for a page."""
+        snapshots = self._snapshots()
+        schedulers = [snapshot.scheduler for snapshot in snapshots]
+
+        def total(field: str) -> float:
+            return float(sum(getattr(scheduler, field) for scheduler in schedulers))
+
+        up = sum(snapshot.failure is None for snapshot in snapshots)
+        yield GaugeMetricFamily("edge_agent_up", "Chains that serve", up)
         sequences = GaugeMetricFamily("edge_agent_sequences", "Sequences by state", labels=["state"])
         for state in ("running", "waiting", "preempted"):
-            sequences.add_metric([state], getattr(scheduler, state))
+            sequences.add_metric([state], total(state))
         yield sequences
-        yield GaugeMetricFamily("edge_agent_steps_in_flight", "Steps on their way round", scheduler.in_flight)
+        yield GaugeMetricFamily("edge_agent_steps_in_flight", "Steps on their way round", total("in_flight"))
         cache = GaugeMetricFamily("edge_agent_kv_tokens", "Tokens of KV cache by state", labels=["state"])
         for state in ("total", "used", "kept"):
-            cache.add_metric([state], getattr(scheduler, f"kv_{state}"))
+            cache.add_metric([state], total(f"kv_{state}"))
         yield cache
-        yield CounterMetricFamily("edge_agent_steps", "Steps sent", scheduler.steps)
-        yield CounterMetricFamily("edge_agent_rows", "Rows of all steps", scheduler.rows)
+        yield CounterMetricFamily("edge_agent_steps", "Steps sent", total("steps"))
+        yield CounterMetricFamily("edge_agent_rows", "Rows of all steps", total("rows"))
+        yield CounterMetricFamily("edge_agent_preemptions", "Sequences put back for want of room", total("preemptions"))
         yield CounterMetricFamily(
-            "edge_agent_preemptions", "Sequences put back for want of room", scheduler.preemptions
+            "edge_agent_dropped_frames",
+            "Frames that were not what they should be",
+            sum(snapshot.dropped for snapshot in snapshots),
         )
-        yield CounterMetricFamily(
-            "edge_agent_dropped_frames", "Frames that were not what they should be", snapshot.dropped
+        times = GaugeMetricFamily(
+            "edge_agent_step_seconds", "Median of a step's time by chain and part", labels=["chain", "part"]
         )
-        times = GaugeMetricFamily("edge_agent_step_seconds", "Moving average of a step's time by part", labels=["part"])
-        for number, stage in enumerate(snapshot.stages):
-            for part in ("wait", "queued", "compute", "send"):
-                times.add_metric([f"stage {number} {part}"], getattr(stage, part) / 1e6)
-        for part in ("wire", "head", "listeners"):
-            times.add_metric([part], getattr(snapshot, part) / 1e6)
+        for chain, snapshot in enumerate(snapshots):
+            for number, stage in enumerate(snapshot.stages):
+                for part in ("wait", "queued", "compute", "send"):
+                    times.add_metric([str(chain), f"stage {number} {part}"], getattr(stage, part) / 1e6)
+            for part in ("wire", "head", "listeners"):
+                times.add_metric([str(chain), part], getattr(snapshot, part) / 1e6)
         yield times

@@ -46,6 +46,7 @@ class Connect(_Message):
     kind: Literal["connect"] = "connect"
     index: int = Field(ge=0, description="place in the chain, from 0")
     keys: KeyPair
+    interface: str = Field(description="address to listen on; `*` is every one")
     welcome: str = Field(description="public key of the end that sends to this stage")
     next: Peer
     echo_from: str | None = Field(None, description="to the first of several stages: public key of the tail")
@@ -90,11 +91,11 @@ class Measured(_Message):
 
 
 class Bound(_Message):
-    """The stage listens here."""
+    """The stage listens at this port, and at another for the tail's results."""
 
     kind: Literal["bound"] = "bound"
-    endpoint: str
-    echo_endpoint: str | None = None
+    port: int = Field(ge=1, le=65535)
+    echo_port: int | None = Field(None, ge=1, le=65535)
 
 
 class Echoing(_Message):

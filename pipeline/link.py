@@ -1,25 +1,21 @@
 """The sockets of a chain: each end pulls from the one before it and pushes to the one after it.
 
-Loopback ports are open to every local user, so each receiving socket is a CURVE server that lets in exactly one public
-key: that of the end which is meant to send to it.
+Ports are open to every user and, in a fleet, to the network, so each receiving socket is a CURVE server that lets in
+exactly one public key: that of the end which is meant to send to it.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 
 import zmq
 from pydantic import BaseModel, ConfigDict, Field
-from zmq.utils import z85
 
+from pipeline.doorman import Doorman
 from shards.errors import StageError
 
-_LOOPBACK = "tcp://127.0.0.1"
 _WAITING = 8
 """Frames a socket holds before its sender has to wait."""
-
-_ZAP = "inproc://zeromq.zap.01"
 
 
 class KeyPair(BaseModel):
@@ -42,8 +38,14 @@ class Peer(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    endpoint: str
+    host: str = Field(description="an IP address; between agents, whatever they call a computer")
+    port: int = Field(ge=1, le=65535)
     public: str = Field(min_length=40, max_length=40)
+
+    @property
+    def endpoint(self) -> str:
+        """The address for ZeroMQ."""
+        return endpoint(self.host, self.port)
 
 
 class Receiver:
@@ -54,10 +56,11 @@ class Receiver:
         keys: Of this end.
         welcome: Public key of the only end that may send.
         part_bytes: Senders of larger message parts are cut off.
+        interface: Address to listen on; `*` is every one.
         doorman: Of another receiver in the same context, if there is one.
 
     Raises:
-        StageError: this computer has no loopback port left.
+        StageError: there is no port left.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Receiver:
         keys: KeyPair,
         welcome: str,
         part_bytes: int,
+        interface: str,
         doorman: Doorman | None = None,
     ) -> None:
         self.doorman = doorman or Doorman(context)
@@ -76,10 +80,10 @@ class Receiver:
         self.socket.rcvhwm = _WAITING
         self.socket.maxmsgsize = part_bytes
         try:
-            self.socket.bind(f"{_LOOPBACK}:*")
+            self.socket.bind(endpoint(interface, "*"))
         except zmq.ZMQError as error:
-            raise StageError(f"cannot listen on a loopback port ({error})", where=_LOOPBACK) from None
-        self.endpoint = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+            raise StageError(f"cannot listen on a port ({error})", where=interface) from None
+        self.port = int(self.socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
 
     def receive(self) -> list[bytes]:
         """Wait for the next message.
@@ -133,44 +137,15 @@ class Sender:
         self.socket.close(linger=0)
 
 
-class Doorman:
-    """Answers ZeroMQ's authentication requests (RFC 27, ZAP) in a context: to each receiver one public key may come in.
-
-    It runs a thread until the context is terminated. pyzmq's own authenticator needs an asyncio loop, which on
-    Windows is of the wrong kind.
-    """
-
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
-        self._welcome: dict[bytes, bytes] = {}
-        """The key that may come in, by ZAP domain; each receiver has its own."""
-        self._socket = context.socket(zmq.REP)
-        self._socket.linger = 0
-        self._socket.bind(_ZAP)
-        threading.Thread(target=self._serve, name="doorman", daemon=True).start()
-
-    def let_in(self, welcome: str) -> bytes:
-        """Let a public key in to a receiver; returns the ZAP domain the receiver must have."""
-        domain = b"receiver %d" % len(self._welcome)
-        self._welcome[domain] = z85.decode(welcome.encode())
-        return domain
-
-    def _serve(self) -> None:
-        try:
-            while True:
-                version, request, domain, _address, _identity, mechanism, *credentials = self._socket.recv_multipart()
-                known = mechanism == b"CURVE" and credentials == [self._welcome.get(domain)]
-                status, text = (b"200", b"OK") if known else (b"400", b"unknown key")
-                self._socket.send_multipart([version, request, status, text, b"", b""])
-        except zmq.ContextTerminated:
-            pass
-        finally:
-            self._socket.close()
+def endpoint(host: str, port: int | str) -> str:
+    """What ZeroMQ calls an address and port."""
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
 def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, keys: KeyPair) -> zmq.Socket[bytes]:
     socket = context.socket(kind)
     socket.linger = 0
-    socket.ipv6 = False
+    socket.ipv6 = True  # as well as IPv4
     socket.curve_publickey = keys.public.encode()
     socket.curve_secretkey = keys.secret.encode()
     return socket

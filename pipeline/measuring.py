@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from pipeline import stage_child
+from pipeline import stages
 from pipeline.control import FromStage, Measure, Measured, Progress
 from pipeline.stage_child import StageChild
 from shards.errors import StageError
@@ -56,4 +56,4 @@ def _measure(config: StageConfig, cache: Path, progress: Report) -> CostProfile:
                 case StageError():
                     raise heard
     finally:
-        stage_child.stop([child])
+        stages.stop([child])

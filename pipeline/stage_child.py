@@ -8,18 +8,13 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from time import monotonic
 
 from pydantic import ValidationError
 
-from pipeline.control import Failed, FromStage, Measure, Start, Stop, ToStage, from_stage, line
+from pipeline.control import Failed, Measure, Start, ToStage, from_stage, line
+from pipeline.stages import LOOPBACK, Heard
 from shards.errors import StageError
 
-_STOP_SECONDS = 2.0
-"""A stage may finish the step at hand before it is ended from outside."""
-
-_TERMINATE_SECONDS = 1.0
 _TUNABLES = "GLIBC_TUNABLES"
 _LAST_LINES = 8
 """Lines of a process's standard error that are kept for error messages."""
@@ -38,9 +33,10 @@ class StageChild:
         StageError: the system does not start the process.
     """
 
-    def __init__(
-        self, name: str, task: Start | Measure, heard: Callable[[StageChild, FromStage | StageError], None]
-    ) -> None:
+    host = LOOPBACK
+    """By what name the others of its chain know its computer."""
+
+    def __init__(self, name: str, task: Start | Measure, heard: Heard) -> None:
         self.name = name
         self._heard = heard
         self._failed: Failed | None = None
@@ -129,22 +125,6 @@ class StageChild:
             where=self.name,
             hint=f"Start the model again. Its last words:{said}" if said else "Start the model again.",
         )
-
-
-def stop(children: Sequence[StageChild]) -> None:
-    """End stage processes, in order: ask, wait, terminate, kill. All have ended when it returns."""
-    for child in children:
-        child.tell(Stop())
-    for end, seconds in (
-        (StageChild.terminate, _STOP_SECONDS),
-        (StageChild.kill, _TERMINATE_SECONDS),
-    ):
-        deadline = monotonic() + seconds
-        for child in children:
-            if not child.wait(max(0.0, deadline - monotonic())):
-                end(child)
-    for child in children:
-        child.wait()
 
 
 def _meaning(code: int) -> str:

@@ -124,10 +124,11 @@ class StageProcess:
         if not isinstance(message, Connect):
             raise TypeError(f"expected a connect message, got {message.kind}")
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        receiver = Receiver(context, message.keys, message.welcome, message.limits.part_bytes)
+        limit, interface = message.limits.part_bytes, message.interface
+        receiver = Receiver(context, message.keys, message.welcome, limit, interface)
         echo: Receiver | None = None
         if message.echo_from:
-            echo = Receiver(context, message.keys, message.echo_from, message.limits.part_bytes, receiver.doorman)
+            echo = Receiver(context, message.keys, message.echo_from, limit, interface, receiver.doorman)
         worker = StageWorker(
             runtime,
             Sampler(runtime.facts.vocabulary) if runtime.facts.is_tail else None,
@@ -140,7 +141,7 @@ class StageProcess:
             warn=lambda text: self._channel.tell(Warned(text=text)),
         )
         threading.Thread(target=self._end_at_stop, args=(context,), name="stop", daemon=True).start()
-        self._channel.tell(Bound(endpoint=receiver.endpoint, echo_endpoint=echo.endpoint if echo else None))
+        self._channel.tell(Bound(port=receiver.port, echo_port=echo.port if echo else None))
         if runtime.facts.is_tail and not runtime.facts.is_first:
             match self._inbox.get():
                 case Echo(first=first):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from operator import mul
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -42,17 +43,19 @@ class CostProfile(BaseModel):
     def costs(self, layers: int) -> Costs:
         """What the parts of a model of `layers` layers cost, as shares of a whole step.
 
-        The shares move with the number of rows (a head matrix gains most from many); this is their mean over the
-        numbers of rows that decode steps have.
+        The shares move with the number of rows (a head matrix gains most from many). This is their mean over the
+        numbers of rows that decode steps have; few rows, which are more usual and gain least, weigh more.
         """
         shares: list[tuple[float, float, float]] = []
+        weights: list[float] = []
         for i, rows in enumerate(self.rows):
             whole = self.embed[i] + layers * self.layer[i] + self.head[i]
             if rows <= _MOST_USUAL_ROWS and whole > 0:  # noise can swallow every difference
                 shares.append((self.embed[i] / whole, self.layer[i] / whole, self.head[i] / whole))
+                weights.append(1 / rows)
         if not shares:
             return Costs(0.0, (1.0,) * layers, 0.0)
-        embed, layer, head = (sum(share) / len(shares) for share in zip(*shares, strict=True))
+        embed, layer, head = (sum(map(mul, share, weights)) / sum(weights) for share in zip(*shares, strict=True))
         return Costs(embed, (layer,) * layers, head)
 
     def step_times(self, edges: Sequence[int]) -> tuple[tuple[int, float], ...]:

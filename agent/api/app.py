@@ -8,29 +8,41 @@ from fastapi import FastAPI
 
 from agent.api import errors
 from agent.api.completions import Completions
+from agent.api.fleet import FleetApi
 from agent.api.guard import MAX_BODY_BYTES, Guard
 from agent.api.status import Status
 from agent.metrics import Metrics
 from agent.service import TextService
 
 if TYPE_CHECKING:
-    from pipeline.running import RunningModel
+    from agent.served import FleetControl, Served
 
 
-def create_app(model: RunningModel, *, key: str | None = None, max_body: int = MAX_BODY_BYTES) -> FastAPI:
+def create_app(
+    model: Served,
+    *,
+    key: str | None = None,
+    fleet: FleetControl | None = None,
+    fleet_key: str | None = None,
+    max_body: int = MAX_BODY_BYTES,
+) -> FastAPI:
     """The API of a model.
 
     Args:
         model: What answers; it stays the caller's to close.
         key: The key that requests must carry; None only where the server listens on loopback.
+        fleet: What it runs on, if that is more than this PC.
+        fleet_key: The key that looking after the fleet takes.
         max_body: Largest body in bytes.
     """
-    metrics = Metrics(model.head.snapshot)
+    metrics = Metrics(lambda: [copy.head.snapshot() for copy in model.copies])
     service = TextService(model.head, frozenset(model.manifest.facts.stop_tokens), metrics)
     app = FastAPI(title="edge-agent", docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.service = service
     app.include_router(Completions(model, service).router)
-    app.include_router(Status(model, metrics).router)
+    app.include_router(Status(model, metrics, fleet).router)
+    if fleet is not None and fleet_key is not None:
+        app.include_router(FleetApi(fleet, fleet_key).router)
     errors.install(app)
     app.add_middleware(Guard, key=key, max_body=max_body)
     return app

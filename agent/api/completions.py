@@ -25,7 +25,7 @@ from pipeline.text_stream import TextStream
 from shards.errors import CapacityError, RequestError
 
 if TYPE_CHECKING:
-    from pipeline.running import RunningModel
+    from agent.served import Served
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ _CLOSED = 499
 class Completions:
     """Turns bodies into requests, and answers into replies."""
 
-    def __init__(self, model: RunningModel, service: TextService) -> None:
+    def __init__(self, model: Served, service: TextService) -> None:
         self._service, self._tokenizer = service, model.tokenizer
         self._facts = facts = model.manifest.facts
         self._detokenizer = Detokenizer(model.tokenizer, facts.vocabulary)

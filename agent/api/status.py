@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,9 @@ from agent.api.errors import ApiError
 from agent.metrics import Metrics
 
 if TYPE_CHECKING:
+    from agent.served import FleetControl, Served
     from pipeline.head import HeadSnapshot
-    from pipeline.running import RunningModel
+    from pipeline.running import Copy
 
 _ANSWER_SECONDS = 2.0
 """A head that does not say how it is within this time is not well."""
@@ -26,8 +28,8 @@ _ANSWER_SECONDS = 2.0
 class Status:
     """The endpoints that only look."""
 
-    def __init__(self, model: RunningModel, metrics: Metrics) -> None:
-        self._model, self._metrics = model, metrics
+    def __init__(self, model: Served, metrics: Metrics, fleet: FleetControl | None) -> None:
+        self._model, self._metrics, self._fleet = model, metrics, fleet
         self._facts = model.manifest.facts
         self._since = int(time.time())
         self.router = APIRouter()
@@ -53,8 +55,10 @@ class Status:
 
     async def health(self) -> JSONResponse:
         """200 while requests can be served, else 503 and why."""
+        copies = self._model.copies
         try:
-            failure = (await self._snapshot()).failure
+            failures = [snapshot.failure for snapshot in await self._snapshots(copies)]
+            failure = None if None in failures else failures[0] if failures else "no copy of the model runs yet"
         except TimeoutError:
             failure = f"the head has not answered for {_ANSWER_SECONDS:g} s"
         if failure is not None:
@@ -62,26 +66,9 @@ class Status:
         return JSONResponse({"status": "ok"})
 
     async def fleet(self) -> dict[str, Any]:
-        """The chain: its stages, what they hold, what they run on, where a step's time goes (in microseconds)."""
-        snapshot = await self._snapshot()
-        stages = [
-            {
-                "layers": [facts.first_layer, facts.end_layer],
-                "engine": facts.engine,
-                "device": facts.device,
-                "pid": pid,
-                "kv_tokens": facts.kv_tokens,
-                "block": facts.block,
-                "properties": facts.properties,
-                "microseconds": asdict(timing) if timing else None,
-            }
-            for facts, pid, timing in zip(
-                self._model.chain.facts,
-                self._model.chain.pids,
-                snapshot.stages or [None] * len(self._model.chain.facts),
-                strict=True,
-            )
-        ]
+        """The chains: their stages, what they hold, where a step's time goes (in microseconds). And the nodes."""
+        copies = self._model.copies
+        snapshots = await self._snapshots(copies)
         return {
             "model": {
                 "name": self._facts.name,
@@ -90,22 +77,17 @@ class Status:
                 "context_length": self._facts.context_length,
                 "weights": self._facts.weights,
             },
-            "chain": {
-                "stages": stages,
-                "microseconds": {"wire": snapshot.wire, "head": snapshot.head, "listeners": snapshot.listeners},
-                "dropped_frames": snapshot.dropped,
-                "failure": snapshot.failure,
-            },
-            "scheduler": asdict(snapshot.scheduler),
+            "chains": [_chain(copy, snapshot) for copy, snapshot in zip(copies, snapshots, strict=True)],
+            **(await asyncio.to_thread(self._fleet.describe) if self._fleet else {}),
         }
 
     async def metrics(self) -> Response:
         """Prometheus' page."""
         return Response(await asyncio.to_thread(self._metrics.text), media_type=CONTENT_TYPE_LATEST)
 
-    async def _snapshot(self) -> HeadSnapshot:
+    async def _snapshots(self, copies: Sequence[Copy]) -> list[HeadSnapshot]:
         async with asyncio.timeout(_ANSWER_SECONDS):
-            return await asyncio.to_thread(self._model.head.snapshot)
+            return [await asyncio.to_thread(copy.head.snapshot) for copy in copies]
 
     def _listed(self) -> dict[str, Any]:
         return {
@@ -115,3 +97,27 @@ class Status:
             "owned_by": "edge-agent",
             "max_model_len": self._facts.context_length,
         }
+
+
+def _chain(copy: Copy, snapshot: HeadSnapshot) -> dict[str, Any]:
+    timings = snapshot.stages or [None] * len(copy.chain.facts)
+    return {
+        "stages": [
+            {
+                "layers": [facts.first_layer, facts.end_layer],
+                "engine": facts.engine,
+                "device": facts.device,
+                "node": stage.host,
+                "pid": stage.pid,
+                "kv_tokens": facts.kv_tokens,
+                "block": facts.block,
+                "properties": facts.properties,
+                "microseconds": asdict(timing) if timing else None,
+            }
+            for facts, stage, timing in zip(copy.chain.facts, copy.chain.stages, timings, strict=True)
+        ],
+        "microseconds": {"wire": snapshot.wire, "head": snapshot.head, "listeners": snapshot.listeners},
+        "dropped_frames": snapshot.dropped,
+        "failure": snapshot.failure,
+        "scheduler": asdict(snapshot.scheduler),
+    }

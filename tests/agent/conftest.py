@@ -31,7 +31,10 @@ def start_api(smollm2_package: Path, tokenizer: Tokenizer) -> Iterator[StartApi]
             head = FakeHead(script)
             facts = manifest.read(smollm2_package)
             model = SimpleNamespace(
-                head=head, tokenizer=tokenizer, manifest=facts, chain=SimpleNamespace(facts=(), pids=())
+                head=head,
+                tokenizer=tokenizer,
+                manifest=facts,
+                copies=(SimpleNamespace(head=head, chain=SimpleNamespace(facts=(), stages=())),),
             )
             app = create_app(model, **options)  # type: ignore[arg-type]
             bound = server.bind(port=0)

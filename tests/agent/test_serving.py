@@ -112,14 +112,14 @@ def test_a_prompt_over_the_context_or_the_cache_names_both_numbers(serving: Serv
 def test_fleet_shows_the_chain(serving: Serving, http: httpx.Client) -> None:
     ask(http, "Hello")
     fleet = http.get("/fleet").json()
-    stages = fleet["chain"]["stages"]
+    stages = fleet["chains"][0]["stages"]
     assert [stage["layers"][0] for stage in stages] == [0, stages[0]["layers"][1]]
     assert stages[-1]["layers"][1] == fleet["model"]["layers"]
     assert all(stage["microseconds"]["compute"] > 0 for stage in stages)
-    assert fleet["scheduler"]["steps"] > 0
-    assert fleet["chain"]["failure"] is None
+    assert fleet["chains"][0]["scheduler"]["steps"] > 0
+    assert fleet["chains"][0]["failure"] is None
     page = http.get("/metrics").text
-    assert 'edge_agent_step_seconds{part="stage 1 compute"}' in page
+    assert 'edge_agent_step_seconds{chain="0",part="stage 1 compute"}' in page
 
 
 def test_a_client_that_leaves_frees_its_place(serving: Serving, http: httpx.Client) -> None:
@@ -160,7 +160,7 @@ def test_a_stage_that_dies_in_mid_answer(smollm2_package: Path) -> None:
         chunks = client.stream_chat(body)
         next(chunks)
         next(chunks)
-        psutil.Process(running.model.chain.pids[1]).kill()
+        psutil.Process(running.model.chain.stages[1].pid).kill()
         with pytest.raises(EdgeAgentError) as caught:
             list(chunks)
         assert "stage 2" in str(caught.value)

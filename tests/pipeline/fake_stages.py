@@ -135,13 +135,13 @@ class ThreadChain:
         head = KeyPair.new()
         keys = [KeyPair.new() for _ in stages]
         self.keys = [head, *keys]
-        self.receiver = Receiver(self.context, head, keys[-1].public, 2**20)
+        self.receiver = Receiver(self.context, head, keys[-1].public, 2**20, "127.0.0.1")
         self.receiver.socket.rcvtimeo = 10_000
-        peer = Peer(endpoint=self.receiver.endpoint, public=head.public)
+        peer = Peer(host="127.0.0.1", port=self.receiver.port, public=head.public)
         for i in reversed(range(len(stages))):
             context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
             limits = self.limits.model_copy(update={"payload": hidden if i else "tokens"})
-            receiver = Receiver(context, keys[i], self.keys[i].public, limits.part_bytes)
+            receiver = Receiver(context, keys[i], self.keys[i].public, limits.part_bytes, "127.0.0.1")
             worker = StageWorker(
                 stages[i],
                 Sampler(VOCABULARY) if stages[i].facts.is_tail else None,
@@ -152,7 +152,7 @@ class ThreadChain:
                 sends=hidden,
                 warn=self.warnings.append,
             )
-            peer = Peer(endpoint=receiver.endpoint, public=keys[i].public)
+            peer = Peer(host="127.0.0.1", port=receiver.port, public=keys[i].public)
             thread = threading.Thread(target=self._work, args=(worker,), daemon=True)
             thread.start()
             self._contexts.append(context)
@@ -178,7 +178,7 @@ class ThreadChain:
         if self._forger is None:
             context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
             self._contexts.append(context)
-            head = Peer(endpoint=self.receiver.endpoint, public=self.keys[0].public)
+            head = Peer(host="127.0.0.1", port=self.receiver.port, public=self.keys[0].public)
             self._forger = Sender(context, self.keys[-1], head)
         self._forger.send(parts)
 

@@ -98,8 +98,8 @@ def test_the_first_of_several_stages_waits_for_the_tails_echo() -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     outside: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     first, tail = KeyPair.new(), KeyPair.new()
-    echo = Receiver(context, first, tail.public, LIMITS.part_bytes)
-    sender = Sender(outside, tail, Peer(endpoint=echo.endpoint, public=first.public))
+    echo = Receiver(context, first, tail.public, LIMITS.part_bytes, "127.0.0.1")
+    sender = Sender(outside, tail, Peer(host="127.0.0.1", port=echo.port, public=first.public))
     latest = LatestTokens(echo, LIMITS)
     try:
         latest.fill(frame(0, SequenceRows(7, 0, 1, 1), tokens=(5,)))

@@ -64,7 +64,7 @@ def test_two_processes_say_what_the_unsplit_model_says(smollm2_package: Path) ->
                 case event:
                     assert isinstance(event, Finished)
                     ended += 1
-        pids = model.chain.pids
+        pids = [stage.pid for stage in model.chain.stages]
     assert not any(psutil.pid_exists(pid) for pid in pids)
     for i, prompt in enumerate(prompts):
         assert said[str(i)] == whole_model(smollm2_package, prompt, NEW)

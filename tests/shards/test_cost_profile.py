@@ -8,7 +8,7 @@ import pytest
 from zoo import LAYERS
 
 from shards import manifest as manifests
-from shards.balance import Costs, balance
+from shards.balance import balance
 from shards.errors import ConfigurationError
 from shards.profile import CostProfile, measure
 from shards.runtime import StageConfig
@@ -33,8 +33,10 @@ PROFILE = CostProfile(
 
 
 def test_costs_are_mean_shares_over_the_usual_numbers_of_rows() -> None:
-    costs = PROFILE.costs(2)  # a step of 1 row takes 10 ms, one of 16 rows 16 ms
-    assert costs == Costs((0.2 + 1 / 16) / 2, ((0.3 + 0.25) / 2,) * 2, (0.2 + 7 / 16) / 2)
+    costs = PROFILE.costs(2)  # a step of 1 row takes 10 ms, one of 16 rows 16 ms, and weighs a sixteenth as much
+    assert costs.embed == pytest.approx((16 * 0.2 + 1 / 16) / 17)
+    assert costs.layers == pytest.approx(((16 * 0.3 + 0.25) / 17,) * 2)
+    assert costs.head == pytest.approx((16 * 0.2 + 7 / 16) / 17)
 
 
 def test_a_measurement_lost_in_noise_deals_layers_evenly() -> None:

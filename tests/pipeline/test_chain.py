@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from pipeline import wire
+from pipeline.chain import Chain
 from pipeline.head import Head
-from pipeline.local_chain import LocalChain
 from pipeline.messages import Failed, Finished, Open, Request, RequestEvent, Sampling, SequenceRows, TokenEvent
 from pipeline.scheduler import Scheduler
 from pipeline.scheduler_config import SchedulerConfig
@@ -36,8 +36,8 @@ def configs(package: Path, edges: Sequence[int] = (0, 2, 4), **changes: Any) -> 
     ]
 
 
-def start(package: Path, edges: Sequence[int] = (0, 2, 4), **options: Any) -> LocalChain:
-    return LocalChain.start(configs(package, edges), max_rows=64, max_sequences=8, **options)
+def start(package: Path, edges: Sequence[int] = (0, 2, 4), **options: Any) -> Chain:
+    return Chain.start(configs(package, edges), max_rows=64, max_sequences=8, **options)
 
 
 def have_ended(pids: Sequence[int]) -> bool:
@@ -52,16 +52,16 @@ def have_ended(pids: Sequence[int]) -> bool:
 
 
 @pytest.fixture
-def chain(tiny_package: Path) -> Iterator[LocalChain]:
+def chain(tiny_package: Path) -> Iterator[Chain]:
     with start(tiny_package) as chain:
         yield chain
-    assert have_ended(chain.pids)
+    assert have_ended([stage.pid for stage in chain.stages])
 
 
 class Driver:
     """A head on a chain, and the events of one long request."""
 
-    def __init__(self, chain: LocalChain) -> None:
+    def __init__(self, chain: Chain) -> None:
         config = SchedulerConfig(
             kv_tokens=chain.kv_tokens,
             block=chain.block,
@@ -115,7 +115,7 @@ def test_processes_say_what_the_whole_model_says(tiny_package: Path, edges: Sequ
         assert len(snapshot.stages) == len(chain.facts)
         assert all(timing.compute > 0 for timing in snapshot.stages)
         driver.head.close()
-    assert have_ended(chain.pids)
+    assert have_ended([stage.pid for stage in chain.stages])
 
 
 def test_hidden_states_may_travel_as_f16(tiny_package: Path) -> None:
@@ -152,7 +152,7 @@ def test_stages_that_do_not_begin_are_refused(tiny_package: Path, edges: Sequenc
 def test_stages_that_do_not_follow_are_refused(tiny_package: Path) -> None:
     stages = [*configs(tiny_package, (0, 2)), *configs(tiny_package, (3, 4))]
     with pytest.raises(ConfigurationError, match="layers 0 to 1 are followed by 3"):
-        LocalChain.start(stages, max_rows=64, max_sequences=8)
+        Chain.start(stages, max_rows=64, max_sequences=8)
 
 
 def children() -> list[int]:
@@ -164,7 +164,7 @@ def test_a_stage_that_cannot_load_is_named_and_none_stays(tiny_package: Path) ->
     stages[1] = stages[1].model_copy(update={"device": "ABACUS"})
     before = children()
     with pytest.raises(StageError, match="ABACUS") as failed:
-        LocalChain.start(stages, max_rows=64, max_sequences=8)
+        Chain.start(stages, max_rows=64, max_sequences=8)
     assert failed.value.where is not None
     assert failed.value.where.startswith("stage 2 of 2 (layers 2-3)")
     assert children() == before
@@ -196,11 +196,11 @@ def test_ctrl_c_while_loading_leaves_nothing(tiny_package: Path) -> None:
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_stage_killed_at_work_ends_requests_and_refuses_new_ones(chain: LocalChain, which: int) -> None:
+def test_a_stage_killed_at_work_ends_requests_and_refuses_new_ones(chain: Chain, which: int) -> None:
     driver = Driver(chain)
     driver.ask(400)
     driver.first_token()
-    psutil.Process(chain.pids[which]).kill()
+    psutil.Process(chain.stages[which].pid).kill()
     end = driver.end()
     assert isinstance(end, Failed)
     assert isinstance(end.error, StageError)
@@ -217,19 +217,19 @@ def test_a_stage_killed_at_work_ends_requests_and_refuses_new_ones(chain: LocalC
     driver.head.close()
 
 
-def test_a_stage_that_hangs_is_ended_all_the_same(chain: LocalChain) -> None:
+def test_a_stage_that_hangs_is_ended_all_the_same(chain: Chain) -> None:
     driver = Driver(chain)
     driver.ask(400)
     driver.first_token()
-    psutil.Process(chain.pids[1]).suspend()
+    psutil.Process(chain.stages[1].pid).suspend()
     driver.head.close()
     assert isinstance(driver.end(), Finished)
     chain.close()
-    assert have_ended(chain.pids)
+    assert have_ended([stage.pid for stage in chain.stages])
     chain.close()
 
 
-def test_closing_at_work_is_no_failure(chain: LocalChain) -> None:
+def test_closing_at_work_is_no_failure(chain: Chain) -> None:
     heard: list[StageError] = []
     chain.on_failure(heard.append)
     driver = Driver(chain)
@@ -237,14 +237,14 @@ def test_closing_at_work_is_no_failure(chain: LocalChain) -> None:
     driver.first_token()
     driver.head.close()
     chain.close()
-    assert have_ended(chain.pids)
+    assert have_ended([stage.pid for stage in chain.stages])
     assert heard == []
 
 
 _AGENT = """
 import sys
 from pathlib import Path
-from pipeline.local_chain import LocalChain
+from pipeline.chain import Chain
 from shards.runtime import StageConfig
 
 def say(*_):
@@ -256,7 +256,7 @@ if __name__ == "__main__":
         StageConfig(package=Path(sys.argv[1]), first_layer=first, end_layer=first + 2, mode="exact", kv_tokens=64)
         for first in (0, 2)
     ]
-    chain = LocalChain.start(configs, max_rows=8, max_sequences=2, progress=say if sys.argv[2] == "loading" else print)
+    chain = Chain.start(configs, max_rows=8, max_sequences=2, progress=say if sys.argv[2] == "loading" else print)
     say()
     sys.stdin.read()
 """

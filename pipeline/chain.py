@@ -1,4 +1,4 @@
-"""A chain whose stages are processes of this computer."""
+"""A chain of stages, in processes of this computer or of others, and the head's end of it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Self, TypeVar
 
 import zmq
 
-from pipeline import stage_child
+from pipeline import stages
 from pipeline.control import Bound, Connect, Echo, Echoing, FromStage, Progress, Ready, Start, Warned
 from pipeline.link import KeyPair, Peer, Receiver, Sender
 from pipeline.payload import PayloadKind
 from pipeline.stage_child import StageChild
+from pipeline.stages import LOOPBACK, Heard, Stage
 from pipeline.wire import Limits
 from shards.errors import ConfigurationError, StageError
 from shards.progress import Progress as Report
@@ -26,7 +27,10 @@ from shards.runtime import RuntimeFacts, StageConfig
 _log = logging.getLogger(__name__)
 
 _Answer = TypeVar("_Answer", Bound, Echoing)
-_Events = SimpleQueue[tuple[StageChild, FromStage | StageError]]
+_Events = SimpleQueue[tuple[Stage, FromStage | StageError]]
+
+StartStage = Callable[[int, str, Start, Heard], Stage]
+"""Begins a stage: its place in the chain, its name, its task, and who hears it."""
 
 _MAX_OPERATIONS = 4096
 """Operations of a step: everything a scheduler can free at once."""
@@ -35,13 +39,18 @@ _POLL_SECONDS = 0.2
 """How often a wait looks up, because on Windows a Ctrl-C does not interrupt it."""
 
 
-class LocalChain:
+def start_here(index: int, name: str, task: Start, heard: Heard) -> Stage:
+    """A StartStage: in a process of this computer."""
+    return StageChild(name, task, heard)
+
+
+class Chain:
     """Stages in processes of their own, connected in order, and the head's end of the links.
 
     Make one with `start`. `limits` are those of the results that come back; `facts` has an entry for each stage.
     """
 
-    def __init__(self, children: Sequence[StageChild], events: _Events) -> None:
+    def __init__(self, children: Sequence[Stage], events: _Events) -> None:
         self._children, self._events = children, events
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._ends: list[Receiver | Sender] = []
@@ -63,6 +72,9 @@ class LocalChain:
         max_sequences: int,
         epoch: int = 0,
         hidden: PayloadKind = "f32",
+        start_stage: StartStage = start_here,
+        interface: str = LOOPBACK,
+        head_host: str = LOOPBACK,
         cache: Path | None = None,
         progress: Report = silent,
     ) -> Self:
@@ -74,6 +86,9 @@ class LocalChain:
             max_sequences: Most sequences of a step.
             epoch: Number of the chain's life.
             hidden: How hidden states travel between stages.
+            start_stage: Begins a stage where it belongs.
+            interface: Where all ends of the chain listen; `*` is every address.
+            head_host: By what name the tail knows this computer.
             cache: Folder for what tuning finds.
             progress: Told how loading goes, on the calling thread.
 
@@ -83,16 +98,15 @@ class LocalChain:
         """
         _check_order(configs)
         events: _Events = SimpleQueue()
-        children: list[StageChild] = []
+        children: list[Stage] = []
         chain = cls(children, events)
         try:
             for i, config in enumerate(configs):
                 name = f"stage {i + 1} of {len(configs)} (layers {config.first_layer}-{config.end_layer - 1})"
-                children.append(
-                    StageChild(name, Start(config=config, cache=cache), lambda child, heard: events.put((child, heard)))
-                )
+                task = Start(config=config, cache=cache)
+                children.append(start_stage(i, name, task, lambda child, heard: events.put((child, heard))))
             chain.facts = chain._load(progress)
-            chain._connect(epoch, max_rows, max_sequences, hidden)
+            chain._connect(epoch, max_rows, max_sequences, hidden, interface, head_host)
         except BaseException:  # Ctrl-C too: no process is left behind
             chain.close()
             raise
@@ -116,9 +130,9 @@ class LocalChain:
         return max(facts.block for facts in self.facts)
 
     @property
-    def pids(self) -> tuple[int, ...]:
-        """Numbers of the stage processes, in order."""
-        return tuple(child.pid for child in self._children)
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages, in order."""
+        return tuple(self._children)
 
     def on_failure(self, listener: Callable[[StageError], None]) -> None:
         """Call `listener` when a stage ends unasked, from a thread of the chain's; at once if one already has."""
@@ -132,13 +146,13 @@ class LocalChain:
     def close(self) -> None:
         """End the stages. A head on this chain is closed before."""
         self._closing.set()
-        stage_child.stop(self._children)
+        stages.stop(self._children)
         for end in self._ends:
             end.close()
         self._context.term()
 
     def _load(self, progress: Report) -> tuple[RuntimeFacts, ...]:
-        facts: dict[StageChild, RuntimeFacts] = {}
+        facts: dict[Stage, RuntimeFacts] = {}
         while len(facts) < len(self._children):
             child, heard = self._next()
             match heard:
@@ -148,7 +162,9 @@ class LocalChain:
                     facts[child] = found
         return tuple(facts[child] for child in self._children)
 
-    def _connect(self, epoch: int, max_rows: int, max_sequences: int, hidden: PayloadKind) -> None:
+    def _connect(
+        self, epoch: int, max_rows: int, max_sequences: int, hidden: PayloadKind, interface: str, head_host: str
+    ) -> None:
         """From the head's own socket backwards, so that each end is there before anyone connects to it."""
         self.limits = Limits(
             epoch=epoch,
@@ -162,14 +178,15 @@ class LocalChain:
         )
         head = KeyPair.new()
         keys = [KeyPair.new() for _ in self._children]
-        self.receiver = Receiver(self._context, head, keys[-1].public, self.limits.part_bytes)
+        self.receiver = Receiver(self._context, head, keys[-1].public, self.limits.part_bytes, interface)
         self._ends.append(self.receiver)
-        peer = Peer(endpoint=self.receiver.endpoint, public=head.public)
+        peer = Peer(host=head_host, port=self.receiver.port, public=head.public)
         for i in reversed(range(len(self._children))):
             child, before = self._children[i], keys[i - 1] if i else head
             place = Connect(
                 index=i,
                 keys=keys[i],
+                interface=interface,
                 welcome=before.public,
                 next=peer,
                 echo_from=keys[-1].public if i == 0 and len(keys) > 1 else None,
@@ -178,21 +195,22 @@ class LocalChain:
             )
             child.tell(place)
             bound = self._expect(child, Bound)
-            peer = Peer(endpoint=bound.endpoint, public=keys[i].public)
-            if bound.echo_endpoint:
-                self._children[-1].tell(Echo(first=Peer(endpoint=bound.echo_endpoint, public=keys[i].public)))
+            peer = Peer(host=child.host, port=bound.port, public=keys[i].public)
+            if bound.echo_port:
+                first = Peer(host=child.host, port=bound.echo_port, public=keys[i].public)
+                self._children[-1].tell(Echo(first=first))
                 self._expect(self._children[-1], Echoing)
         self.sender = Sender(self._context, head, peer)
         self._ends.append(self.sender)
 
-    def _expect(self, expected: StageChild, kind: type[_Answer]) -> _Answer:
+    def _expect(self, expected: Stage, kind: type[_Answer]) -> _Answer:
         """Wait for a stage's answer."""
         while True:
             child, heard = self._next()
             if child is expected and isinstance(heard, kind):
                 return heard
 
-    def _next(self) -> tuple[StageChild, FromStage]:
+    def _next(self) -> tuple[Stage, FromStage]:
         """The next message while starting; raises the StageError of a process that has ended."""
         while True:
             try:

@@ -1,0 +1,123 @@
+"""Several copies of a model behind one head's face."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from pipeline.messages import Failed, Finished, Request, RequestEvent, Usage
+from shards.errors import EdgeAgentError, StageError
+
+Listener = Callable[[RequestEvent], None]
+
+MAX_PARKED = 256
+"""Requests that wait while no copy runs."""
+
+
+class TakesRequests(Protocol):
+    """What is used of a head."""
+
+    def submit(self, request: Request, listener: Listener) -> None:
+        """Take a request; its events come to the listener."""
+        ...
+
+    def cancel(self, request: str) -> None:
+        """End a request early."""
+        ...
+
+
+class Replicas:
+    """Gives each request to the copy with the least to do for its strength; while there is none, requests wait.
+
+    Its methods may be called from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._shares: dict[TakesRequests, float] = {}
+        """How much each copy can do."""
+        self._open: dict[str, TakesRequests] = {}
+        self._parked: dict[str, tuple[Request, Listener]] = {}
+        self._refusal: EdgeAgentError | None = None
+        """Why requests need not wait for a copy."""
+        self._changed = threading.Condition()
+
+    def replace(self, copies: Iterable[tuple[TakesRequests, float]]) -> None:
+        """From now on requests go to these copies (with the rate each can do); those that wait go first.
+
+        Requests that run on another copy stay there.
+        """
+        with self._changed:
+            self._shares, self._refusal = dict(copies), None
+            parked, self._parked = (self._parked, {}) if self._shares else ({}, self._parked)
+        for request, listener in parked.values():
+            try:
+                self.submit(request, listener)
+            except EdgeAgentError as error:
+                listener(Failed(request.id, error, Usage(len(request.prompt), 0, 0)))
+
+    def remove(self, copy: TakesRequests) -> None:
+        """Give a copy no more requests."""
+        with self._changed:
+            self._shares.pop(copy, None)
+
+    def drain(self, copy: TakesRequests, seconds: float) -> bool:
+        """Wait until a copy has no request left; whether that came within the time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: copy not in self._open.values(), seconds)
+
+    def give_up(self, error: EdgeAgentError) -> None:
+        """There will be no copy for now: end the requests that wait for one, and refuse others, until `replace`."""
+        with self._changed:
+            parked, self._parked, self._refusal = self._parked, {}, error
+        for request, listener in parked.values():
+            listener(Failed(request.id, error, Usage(len(request.prompt), 0, 0)))
+
+    def submit(self, request: Request, listener: Listener) -> None:
+        """Take a request; see Head.submit.
+
+        Raises:
+            RequestError: the request is impossible.
+            EdgeAgentError: the copy has failed, or there is none and will be none, or too many requests wait for one.
+        """
+        with self._changed:
+            if not self._shares:
+                if self._refusal is not None:
+                    raise self._refusal
+                if len(self._parked) >= MAX_PARKED:
+                    raise StageError(
+                        f"no copy of the model runs at the moment, and {MAX_PARKED} requests wait for one",
+                        hint="Ask again in a moment.",
+                    )
+                self._parked[request.id] = request, listener
+                return
+            loads = dict.fromkeys(self._shares, 0)
+            for copy in self._open.values():
+                if copy in loads:
+                    loads[copy] += 1
+            chosen = min(loads, key=lambda copy: (loads[copy] + 1) / self._shares[copy])
+            self._open[request.id] = chosen
+        try:
+            chosen.submit(request, lambda event: self._hear(listener, event))
+        except BaseException:
+            self._forget(request.id)
+            raise
+
+    def cancel(self, request: str) -> None:
+        """End a request early; unknown ones are ignored."""
+        with self._changed:
+            copy, parked = self._open.get(request), self._parked.pop(request, None)
+        if copy is not None:
+            copy.cancel(request)
+        elif parked is not None:
+            parked[1](Finished(request, "cancelled", Usage(len(parked[0].prompt), 0, 0)))
+
+    def _hear(self, listener: Listener, event: RequestEvent) -> None:
+        if isinstance(event, Finished | Failed):
+            self._forget(event.request)
+        listener(event)
+
+    def _forget(self, request: str) -> None:
+        with self._changed:
+            self._open.pop(request, None)
+            self._changed.notify_all()

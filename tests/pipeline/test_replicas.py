@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pipeline.messages import Failed, Finished, Request, RequestEvent, Sampling, Usage
+from pipeline.replicas import Replicas
+from shards.errors import StageError
+
+USAGE = Usage(1, 0, 0)
+
+
+class Copy:
+    """Keeps what it is given until it is told to end it."""
+
+    def __init__(self, refuses: bool = False) -> None:
+        self.open: dict[str, Callable[[RequestEvent], None]] = {}
+        self.refuses = refuses
+
+    def submit(self, request: Request, listener: Callable[[RequestEvent], None]) -> None:
+        if self.refuses:
+            raise StageError("the chain has failed")
+        self.open[request.id] = listener
+
+    def cancel(self, request: str) -> None:
+        self.open.pop(request)(Finished(request, "cancelled", USAGE))
+
+    def end(self, request: str) -> None:
+        self.open.pop(request)(Finished(request, "stop", USAGE))
+
+
+def request(name: str) -> Request:
+    return Request(name, (1,), Sampling(), 8)
+
+
+@pytest.fixture
+def heard() -> list[RequestEvent]:
+    return []
+
+
+def test_requests_go_where_there_is_most_room_for_them(heard: list[RequestEvent]) -> None:
+    strong, weak, both = Copy(), Copy(), Replicas()
+    both.replace([(strong, 30.0), (weak, 10.0)])
+    for number in range(8):
+        both.submit(request(str(number)), heard.append)
+    assert (len(strong.open), len(weak.open)) == (6, 2)
+    for name in list(strong.open):
+        strong.end(name)
+    for number in range(8, 11):
+        both.submit(request(str(number)), heard.append)
+    assert len(strong.open) == 3
+    assert [event.request for event in heard] == [str(n) for n in (0, 1, 2, 4, 5, 6)]
+
+
+def test_requests_wait_while_there_is_no_copy_and_can_be_cancelled(heard: list[RequestEvent]) -> None:
+    copy, replicas = Copy(), Replicas()
+    for name in "abc":
+        replicas.submit(request(name), heard.append)
+    replicas.cancel("b")
+    assert heard == [Finished("b", "cancelled", USAGE)]
+    replicas.replace([(copy, 1.0)])
+    assert list(copy.open) == ["a", "c"]
+    replicas.cancel("a")
+    assert heard[-1] == Finished("a", "cancelled", USAGE)
+
+
+def test_a_copy_that_refuses_ends_those_that_waited(heard: list[RequestEvent]) -> None:
+    replicas = Replicas()
+    replicas.submit(request("a"), heard.append)
+    replicas.replace([(Copy(refuses=True), 1.0)])
+    assert isinstance(heard[0], Failed) and "the chain has failed" in str(heard[0].error)
+    with pytest.raises(StageError, match="the chain has failed"):
+        replicas.submit(request("b"), heard.append)
+    assert replicas.drain(Copy(), 0)  # nothing of either is left
+
+
+def test_without_hope_requests_are_refused_until_there_is_a_copy_again(heard: list[RequestEvent]) -> None:
+    replicas, copy = Replicas(), Copy()
+    replicas.submit(request("a"), heard.append)
+    replicas.give_up(StageError("the nodes have not the memory"))
+    assert isinstance(heard[0], Failed)
+    with pytest.raises(StageError, match="not the memory"):
+        replicas.submit(request("b"), heard.append)
+    replicas.replace([(copy, 1.0)])
+    replicas.submit(request("c"), heard.append)
+    assert list(copy.open) == ["c"]
+
+
+def test_what_runs_on_a_copy_that_is_replaced_goes_on(heard: list[RequestEvent]) -> None:
+    old, new, replicas = Copy(), Copy(), Replicas()
+    replicas.replace([(old, 1.0)])
+    replicas.submit(request("a"), heard.append)
+    replicas.replace([(new, 1.0)])
+    replicas.submit(request("b"), heard.append)
+    assert (list(old.open), list(new.open)) == (["a"], ["b"])
+    assert not replicas.drain(old, 0)
+    old.end("a")
+    assert replicas.drain(old, 0)
