@@ -53,6 +53,7 @@ class Chain:
     def __init__(self, children: Sequence[Stage], events: _Events) -> None:
         self._children, self._events = children, events
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._keys = KeyPair.new()
         self._ends: list[Receiver | Sender] = []
         self._closing = threading.Event()
         self._lock = threading.Lock()
@@ -75,6 +76,7 @@ class Chain:
         start_stage: StartStage = start_here,
         interface: str = LOOPBACK,
         head_host: str = LOOPBACK,
+        locate: Callable[[Peer], Peer] = lambda peer: peer,
         cache: Path | None = None,
         progress: Report = silent,
     ) -> Self:
@@ -89,6 +91,7 @@ class Chain:
             start_stage: Begins a stage where it belongs.
             interface: Where all ends of the chain listen; `*` is every address.
             head_host: By what name the tail knows this computer.
+            locate: Puts an address in place of the name of the first stage's computer; raises StageError.
             cache: Folder for what tuning finds.
             progress: Told how loading goes, on the calling thread.
 
@@ -106,7 +109,9 @@ class Chain:
                 task = Start(config=config, cache=cache)
                 children.append(start_stage(i, name, task, lambda child, heard: events.put((child, heard))))
             chain.facts = chain._load(progress)
-            chain._connect(epoch, max_rows, max_sequences, hidden, interface, head_host)
+            peer = chain._connect(epoch, max_rows, max_sequences, hidden, interface, head_host)
+            chain.sender = Sender(chain._context, chain._keys, locate(peer))
+            chain._ends.append(chain.sender)
         except BaseException:  # Ctrl-C too: no process is left behind
             chain.close()
             raise
@@ -164,8 +169,11 @@ class Chain:
 
     def _connect(
         self, epoch: int, max_rows: int, max_sequences: int, hidden: PayloadKind, interface: str, head_host: str
-    ) -> None:
-        """From the head's own socket backwards, so that each end is there before anyone connects to it."""
+    ) -> Peer:
+        """From the head's own socket backwards, so that each end is there before anyone connects to it.
+
+        Returns where the first stage listens.
+        """
         self.limits = Limits(
             epoch=epoch,
             payload="tokens",
@@ -176,7 +184,7 @@ class Chain:
             max_sequences=max_sequences,
             max_operations=_MAX_OPERATIONS,
         )
-        head = KeyPair.new()
+        head = self._keys
         keys = [KeyPair.new() for _ in self._children]
         self.receiver = Receiver(self._context, head, keys[-1].public, self.limits.part_bytes, interface)
         self._ends.append(self.receiver)
@@ -200,8 +208,7 @@ class Chain:
                 first = Peer(host=child.host, port=bound.echo_port, public=keys[i].public)
                 self._children[-1].tell(Echo(first=first))
                 self._expect(self._children[-1], Echoing)
-        self.sender = Sender(self._context, head, peer)
-        self._ends.append(self.sender)
+        return peer
 
     def _expect(self, expected: Stage, kind: type[_Answer]) -> _Answer:
         """Wait for a stage's answer."""

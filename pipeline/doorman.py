@@ -14,6 +14,11 @@ _ZAP = "inproc://zeromq.zap.01"
 _MAPPED = "::ffff:"
 """How an IPv4 address begins on a socket that hears IPv6 too."""
 
+_REFUSED = b"400"
+_REFUSED_FOR_NOW = b"000"
+"""No status of the RFC's: with it libzmq closes the connection at once, and the other side tries again. With 300, which
+is meant for this, libzmq (4.3.5) leaves both sides waiting until the time for the handshake is over."""
+
 _log = logging.getLogger(__name__)
 
 Check = Callable[[str, str], bool]
@@ -34,6 +39,7 @@ class Doorman:
         self._rules: dict[bytes, tuple[Check, bytes]] = {}
         """By ZAP domain: who may come in, and the status for those who may not."""
         self._numbers = itertools.count()
+        self._has_complained = False
         self._socket = context.socket(zmq.REP)
         self._socket.linger = 0
         self._socket.bind(_ZAP)
@@ -52,7 +58,7 @@ class Doorman:
                 just ends, and their sockets try again: `check` may think better of it.
         """
         domain = b"door %d" % next(self._numbers)
-        self._rules[domain] = check, (b"400" if final else b"300")
+        self._rules[domain] = check, (_REFUSED if final else _REFUSED_FOR_NOW)
         return domain
 
     def _serve(self) -> None:
@@ -66,7 +72,7 @@ class Doorman:
             self._socket.close()
 
     def _answer(self, request: list[bytes]) -> list[bytes]:
-        version, number, status, user = b"1.0", b"", b"400", b""
+        version, number, status, user = b"1.0", b"", _REFUSED, b""
         try:
             version, number, domain, address, _routing_id, mechanism, *credentials = request
             check, status = self._rules[domain]
@@ -76,5 +82,7 @@ class Doorman:
                 if check(key.decode(), address.decode().removeprefix(_MAPPED)):
                     status, user = b"200", key
         except Exception:  # of a check: whatever it is, the door stays shut and the doorman at it
-            _log.debug("a connection was refused, for the check of its key failed", exc_info=True)
+            if not self._has_complained:  # once: strangers can make it happen again and again
+                self._has_complained = True
+                _log.exception("a defect of edge-agent, please report it: the check of a key failed")
         return [version, number, status, b"", user, b""]

@@ -82,6 +82,7 @@ class Receiver:
         try:
             self.socket.bind(endpoint(interface, "*"))
         except zmq.ZMQError as error:
+            self.socket.close()
             raise StageError(f"cannot listen on a port ({error})", where=interface) from None
         self.port = int(self.socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
 
@@ -115,7 +116,11 @@ class Sender:
         self.socket.curve_serverkey = peer.public.encode()
         self.socket.sndhwm = _WAITING
         self.socket.immediate = True  # a frame waits here until there is a connection, not in a queue to nowhere
-        self.socket.connect(peer.endpoint)
+        try:
+            self.socket.connect(peer.endpoint)
+        except zmq.ZMQError as error:
+            self.socket.close()
+            raise StageError(f"cannot connect ({error})", where=peer.endpoint) from None
 
     def send(self, parts: Sequence[bytes | memoryview]) -> None:
         """Send a message, waiting while the receiver is `_WAITING` messages behind.

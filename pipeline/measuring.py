@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -18,11 +19,27 @@ _POLL_SECONDS = 0.2
 """How often the wait looks up, because on Windows a Ctrl-C does not interrupt it."""
 
 
-def cost_profile(config: StageConfig, manifest: Manifest, cache: Path, progress: Report) -> CostProfile:
+def cost_profile(
+    config: StageConfig,
+    manifest: Manifest,
+    cache: Path,
+    progress: Report,
+    *,
+    again: bool = False,
+    cancel: threading.Event | None = None,
+) -> CostProfile:
     """What the parts of a package's model cost in stages like `config`: from the cache, or measured now and kept there.
 
+    Args:
+        config: Like what; its own layers do not matter.
+        manifest: Of the package.
+        cache: Folder of earlier findings.
+        progress: Told how measuring goes.
+        again: Measure, whatever was found earlier.
+        cancel: Set to end it early.
+
     Raises:
-        StageError: the measurement failed.
+        StageError: the measurement failed, or `cancel` was set.
     """
     import openvino as ov
 
@@ -32,18 +49,20 @@ def cost_profile(config: StageConfig, manifest: Manifest, cache: Path, progress:
     core = ov.Core()
     check_device(core, config.device)
     file = findings.file_of("costs", core, config, manifest, cache)
-    found = findings.recall(file, CostProfile)
+    found = None if again else findings.recall(file, CostProfile)
     if found is None:
-        found = _measure(config, cache, progress)
+        found = _measure(config, cache, progress, cancel)
         findings.keep(file, found)
     return found
 
 
-def _measure(config: StageConfig, cache: Path, progress: Report) -> CostProfile:
+def _measure(config: StageConfig, cache: Path, progress: Report, cancel: threading.Event | None) -> CostProfile:
     events: SimpleQueue[FromStage | StageError] = SimpleQueue()
     child = StageChild("measuring", Measure(config=config, cache=cache), lambda _, heard: events.put(heard))
     try:
         while True:
+            if cancel is not None and cancel.is_set():
+                raise StageError("the measurement was cancelled", where=child.name)
             try:
                 heard = events.get(timeout=_POLL_SECONDS)
             except Empty:

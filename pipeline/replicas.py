@@ -31,9 +31,13 @@ class Replicas:
     """Gives each request to the copy with the least to do for its strength; while there is none, requests wait.
 
     Its methods may be called from any thread.
+
+    Args:
+        busy: Told whether requests are at work, whenever that changes; must be quick.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, busy: Callable[[bool], None] = lambda busy: None) -> None:
+        self._busy = busy
         self._shares: dict[TakesRequests, float] = {}
         """How much each copy can do."""
         self._open: dict[str, TakesRequests] = {}
@@ -97,6 +101,8 @@ class Replicas:
                     loads[copy] += 1
             chosen = min(loads, key=lambda copy: (loads[copy] + 1) / self._shares[copy])
             self._open[request.id] = chosen
+            if len(self._open) == 1:
+                self._busy(True)
         try:
             chosen.submit(request, lambda event: self._hear(listener, event))
         except BaseException:
@@ -119,5 +125,6 @@ class Replicas:
 
     def _forget(self, request: str) -> None:
         with self._changed:
-            self._open.pop(request, None)
+            if self._open.pop(request, None) is not None and not self._open:
+                self._busy(False)
             self._changed.notify_all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Self
 from pipeline.chain import Chain
 from pipeline.head import Head
 from pipeline.layout import RunOptions, lay_out
+from pipeline.messages import Failed, Finished, Request, RequestEvent, Sampling
 from pipeline.scheduler import Scheduler
 from pipeline.scheduler_config import SchedulerConfig
 from pipeline.tokenizer import Tokenizer
@@ -19,6 +21,10 @@ from shards.manifest import Manifest
 from shards.progress import Progress, silent
 
 __all__ = ["Copy", "RunOptions", "RunningModel"]
+
+_WARM_UP_PROMPT, _WARM_UP_TOKENS = 32, 4
+_POLL_SECONDS = 0.2
+"""How often a wait looks up, because on Windows a Ctrl-C does not interrupt it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +63,21 @@ class Copy:
         except BaseException:
             chain.close()
             raise
+
+    def warm_up(self, progress: Progress = silent) -> None:
+        """Answer something nobody asked: kernels are made at first use, which would cost the first user seconds."""
+        ended = threading.Event()
+
+        def listen(event: RequestEvent) -> None:
+            if isinstance(event, Finished | Failed):
+                ended.set()
+
+        progress("warming up", 0, 1)
+        prompt = tuple(position % self.chain.limits.vocabulary for position in range(_WARM_UP_PROMPT))
+        self.head.submit(Request("warm-up", prompt, Sampling(temperature=0.0), _WARM_UP_TOKENS), listen)
+        while not ended.wait(_POLL_SECONDS):
+            pass
+        progress("warming up", 1, 1)
 
     def close(self) -> None:
         """Cancel what runs and end every process."""

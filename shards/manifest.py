@@ -120,9 +120,14 @@ class Manifest(_Frozen):
 
     @property
     def package_id(self) -> str:
-        """Names the content: equal for two packages exactly when every file is (SHA-256, hex)."""
-        names = json.dumps([f.model_dump() for f in sorted(self.files, key=lambda f: f.path)], sort_keys=True)
-        return hashlib.sha256(names.encode()).hexdigest()
+        """Names the content: SHA-256, hex, of all that decides what the package computes.
+
+        Equal ids mean equal files, facts and byte ranges; where and with what it was made does not count.
+        """
+        about = {"format", "source", "created_with"}
+        content = self.model_dump(mode="json", exclude=about, exclude_defaults=True)
+        content["files"].sort(key=lambda file: file["path"])
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
@@ -174,23 +179,34 @@ def read(package: Path) -> Manifest:
     """
     path = package / MANIFEST
     try:
-        raw = json.loads(path.read_text("utf-8"))
+        data = path.read_bytes()
     except FileNotFoundError:
         raise PackageError(
             "there is no manifest here, so this is not a model package",
             where=str(package),
             hint="Make one with: edge-agent export SOURCE -o PACKAGE",
         ) from None
-    except (OSError, RecursionError, ValueError) as error:
-        raise PackageError(
-            f"the manifest cannot be read ({error})", where=str(path), hint="Export the model again."
-        ) from None
+    except OSError as error:
+        raise PackageError(f"the manifest cannot be read ({error})", where=str(path), hint=_AGAIN) from None
+    return parse(data, where=str(path))
+
+
+def parse(data: bytes, *, where: str) -> Manifest:
+    """Check a manifest that comes from `where`.
+
+    Raises:
+        PackageError: not a manifest, or written by a newer version of edge-agent.
+    """
+    try:
+        raw = json.loads(data)
+    except (RecursionError, ValueError) as error:
+        raise PackageError(f"the manifest cannot be read ({error})", where=where, hint=_AGAIN) from None
     if not isinstance(raw, dict) or not isinstance(raw.get("format"), int):
-        raise PackageError("the manifest has no format number", where=str(path), hint=_AGAIN)
+        raise PackageError("the manifest has no format number", where=where, hint=_AGAIN)
     if raw["format"] > FORMAT:
         raise PackageError(
             f"the package has format {raw['format']}, this edge-agent reads up to {FORMAT}",
-            where=str(path),
+            where=where,
             hint="Update edge-agent, or export the model again with this version.",
         )
     try:
@@ -198,9 +214,7 @@ def read(package: Path) -> Manifest:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(p) for p in first["loc"])
-        raise PackageError(
-            f"the manifest is damaged: {field}: {first['msg']}", where=str(path), hint="Export the model again."
-        ) from None
+        raise PackageError(f"the manifest is damaged: {field}: {first['msg']}", where=where, hint=_AGAIN) from None
 
 
 def write(package: Path, manifest: Manifest) -> None:

@@ -83,15 +83,7 @@ def measure(
         PackageError, GraphError, StageError, CapacityError: as `load_stage`.
     """
     store = PackageStore(config.package)
-    depth = store.manifest.facts.layers
-    if depth < 4:
-        raise ConfigurationError(
-            f"a model of {depth} layers is too small to be measured in parts",
-            where=str(config.package),
-            hint="Deal its layers by their bytes.",
-        )
-    several = min(_SEVERAL, depth - 2)
-    spans = ((0, 1), (1, 2), (1, 1 + several), (depth - 1, depth))
+    spans = measured_stages(store.manifest.facts.layers, where=str(config.package))
     for span in spans:
         store.check(store.pieces_of_stage(*span))
     what, total = "measuring layers", len(spans)
@@ -102,6 +94,7 @@ def measure(
         times.append(_stage_times(config.model_copy(update=small), rows, cache))
     progress(what, total, total)
     opening, one, more, tail = times
+    several = spans[2][1] - spans[2][0]
     layer = tuple(max(0.0, (b - a) / (several - 1)) for a, b in zip(one, more, strict=True))
     return CostProfile(
         device=config.device,
@@ -113,6 +106,22 @@ def measure(
         layer=layer,
         head=_beyond(tail, one),
     )
+
+
+def measured_stages(depth: int, *, where: str) -> tuple[tuple[int, int], ...]:
+    """The stages that `measure` loads, as layers [first, end): what a package must have for a measurement.
+
+    Raises:
+        ConfigurationError: a model of `depth` layers has fewer than four.
+    """
+    if depth < 4:
+        raise ConfigurationError(
+            f"a model of {depth} layers is too small to be measured in parts",
+            where=where,
+            hint="Deal its layers by their bytes.",
+        )
+    several = min(_SEVERAL, depth - 2)
+    return (0, 1), (1, 2), (1, 1 + several), (depth - 1, depth)
 
 
 def _stage_times(config: StageConfig, rows: tuple[int, ...], cache: Path | None) -> tuple[float, ...]:

@@ -12,6 +12,7 @@ import errno
 import hashlib
 import os
 import shutil
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,16 +41,26 @@ class Piece:
         return self.end - self.start
 
 
+class WrongBytesError(PackageError):
+    """What arrived for a piece is not what the manifest says."""
+
+
 class PackageStore:
-    """Reads, fills and verifies the folder of one package.
+    """Reads, fills and verifies the folder of one package. Threads may share it.
+
+    Args:
+        folder: Where it is.
+        read_only: Whether to refuse all that would write there.
 
     Raises:
         PackageError: the folder holds no package this version can read.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, read_only: bool = False) -> None:
         self.folder = folder
         self.manifest = manifests.read(folder)
+        self.read_only = read_only
+        self._lock = threading.Lock()
 
     @classmethod
     def create(cls, folder: Path, manifest: Manifest) -> PackageStore:
@@ -80,10 +91,18 @@ class PackageStore:
         for start, end in [(0, entry.size)] if spans is None else spans:
             if end > start:
                 wanted.update(range(start // PIECE_BYTES, (min(end, entry.size) - 1) // PIECE_BYTES + 1))
-        return tuple(
-            Piece(path, index, index * PIECE_BYTES, min((index + 1) * PIECE_BYTES, entry.size))
-            for index in sorted(wanted)
-        )
+        return tuple(_piece(entry, index) for index in sorted(wanted))
+
+    def piece(self, path: str, index: int) -> Piece:
+        """One piece of a file.
+
+        Raises:
+            PackageError: the package does not have it.
+        """
+        entry = self.manifest.file(path)
+        if not 0 <= index < len(entry.pieces):
+            raise PackageError(f"there is no piece {index}, the file has {len(entry.pieces)}", where=path)
+        return _piece(entry, index)
 
     def pieces_of_stage(self, first: int, end: int) -> tuple[Piece, ...]:
         """What a stage with layers [first, end) needs: the graph, and its ranges of the weights.
@@ -113,13 +132,15 @@ class PackageStore:
         """Keep a piece that arrived, if it is what the manifest says.
 
         Raises:
-            PackageError: the bytes are not the right ones (nothing is written), or the folder cannot be written.
+            WrongBytesError: the bytes are not the right ones; nothing is written.
+            PackageError: the folder cannot be written, or must not be.
             CapacityError: the disk is full.
         """
+        self._check_writable()
         entry = self.manifest.file(piece.path)
         found = hashlib.sha256(data).hexdigest()
         if len(data) != piece.size or found != entry.pieces[piece.index]:
-            raise PackageError(
+            raise WrongBytesError(
                 f"what arrived for piece {piece.index} ({len(data)} bytes, SHA-256 {found[:12]}…) is not what the"
                 f" manifest says ({piece.size} bytes, SHA-256 {entry.pieces[piece.index][:12]}…), so it was dropped",
                 where=piece.path,
@@ -127,14 +148,16 @@ class PackageStore:
             )
         target = self.folder / piece.path
         try:
-            if _size(target) != entry.size:
-                _start_empty(target, entry)
+            with self._lock:
+                if _size(target) != entry.size:
+                    _start_empty(target, entry)
             with target.open("r+b") as file:
                 file.seek(piece.start)
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())  # the data must be on disk before the sidecar says so
-            _mark(target, piece.index)
+            with self._lock:
+                _mark(target, piece.index)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise CapacityError(
@@ -144,8 +167,8 @@ class PackageStore:
                 ) from error
             raise PackageError(f"the file cannot be written ({error})", where=str(target)) from error
 
-    def read(self, piece: Piece) -> bytes:
-        """The bytes of a piece as they are on disk.
+    def read(self, piece: Piece, offset: int = 0, length: int = PIECE_BYTES) -> bytes:
+        """The bytes of a piece, or bytes [offset, offset + length) of it, as they are on disk.
 
         Raises:
             PackageError: the file is gone or cannot be read.
@@ -153,8 +176,8 @@ class PackageStore:
         path = self.folder / piece.path
         try:
             with path.open("rb") as file:
-                file.seek(piece.start)
-                return file.read(piece.size)
+                file.seek(piece.start + offset)
+                return file.read(min(length, piece.size - offset))
         except OSError as error:
             raise PackageError(f"the file cannot be read ({error})", where=str(path), hint=_AGAIN) from error
 
@@ -189,19 +212,50 @@ class PackageStore:
             PackageError: as `check`, or bytes are not what the manifest says; names the file, piece and byte range.
         """
         self.check(pieces)
-        total, done, damaged = sum(piece.size for piece in pieces), 0, []
-        for piece in pieces:
-            if hashlib.sha256(self.read(piece)).hexdigest() != self.manifest.file(piece.path).pieces[piece.index]:
-                damaged.append(piece)
-            done += piece.size
-            progress("verifying", done, total)
-        if damaged:
+        if damaged := self._damaged(pieces, progress):
             first = damaged[0]
             others = f"; {len(damaged) - 1} more pieces are damaged" if len(damaged) > 1 else ""
             raise PackageError(
                 f"bytes {first.start}-{first.end - 1} (piece {first.index}) are not what the manifest says{others}",
                 where=str(self.folder / first.path),
                 hint=_AGAIN,
+            )
+
+    def repair(self, pieces: Iterable[Piece], progress: Progress = silent) -> tuple[Piece, ...]:
+        """Hash again those of the pieces that are here, and forget the damaged ones, which are returned.
+
+        What is missing afterwards, these among it, can be fetched. `progress` is told in bytes.
+
+        Raises:
+            PackageError: a file cannot be read or written, or the package must not be written.
+        """
+        self._check_writable()
+        wanted = tuple(pieces)
+        absent = set(self.missing(wanted))
+        damaged = self._damaged([piece for piece in wanted if piece not in absent], progress)
+        for piece in damaged:
+            target = self.folder / piece.path
+            try:
+                with self._lock:
+                    _unmark(target, piece.index, len(self.manifest.file(piece.path).pieces))
+            except OSError as error:
+                raise PackageError(f"the file cannot be written ({error})", where=str(target)) from error
+        return damaged
+
+    def _damaged(self, pieces: Sequence[Piece], progress: Progress) -> tuple[Piece, ...]:
+        """Those of the pieces whose bytes are not what the manifest says."""
+        total, done, damaged = sum(piece.size for piece in pieces), 0, []
+        for piece in pieces:
+            if hashlib.sha256(self.read(piece)).hexdigest() != self.manifest.file(piece.path).pieces[piece.index]:
+                damaged.append(piece)
+            done += piece.size
+            progress("verifying", done, total)
+        return tuple(damaged)
+
+    def _check_writable(self) -> None:
+        if self.read_only:
+            raise PackageError(
+                "this package is only lent to the fleet, so it is not written to", where=str(self.folder), hint=_AGAIN
             )
 
     def _present(self, entry: FileEntry) -> bytes:
@@ -213,6 +267,10 @@ class PackageStore:
             return _sidecar(target).read_bytes().ljust(count, b"\0")
         except FileNotFoundError:
             return b"\1" * count
+
+
+def _piece(entry: FileEntry, index: int) -> Piece:
+    return Piece(entry.path, index, index * PIECE_BYTES, min((index + 1) * PIECE_BYTES, entry.size))
 
 
 def _sidecar(target: Path) -> Path:
@@ -247,3 +305,16 @@ def _mark(target: Path, index: int) -> None:
         return  # complete already: the piece was written once more
     if complete:
         sidecar.unlink(missing_ok=True)
+
+
+def _unmark(target: Path, index: int, count: int) -> None:
+    """Note that a piece is not here (any more)."""
+    sidecar = _sidecar(target)
+    try:
+        marks = bytearray(sidecar.read_bytes().ljust(count, b"\0"))
+    except FileNotFoundError:
+        marks = bytearray(b"\1" * count)
+    marks[index] = 0
+    partial = sidecar.with_name(sidecar.name + ".partial")
+    partial.write_bytes(marks)
+    partial.replace(sidecar)

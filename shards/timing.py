@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from shards.runtime import Batch, SequenceRows, StageRuntime
 
 _CONTEXT = 32
-"""Tokens each sequence has before it is timed."""
+"""Tokens each sequence has before it is timed, or what the stage's blocks make of it."""
+
+_LARGEST_BLOCK = 256
 
 _CACHE_BYTES = 64 * 2**20
 """More than a processor's last cache."""
@@ -35,17 +37,19 @@ def fastest_steps(stages: Sequence[StageRuntime], rows: int, rounds: int) -> lis
 
 
 def kv_tokens(rows: int, rounds: int) -> int:
-    """What the KV cache of a stage must hold for that; blocks have up to 256 tokens."""
-    return rows * (-(-(_CONTEXT + rounds) // 256) * 256)
+    """What the KV cache of a stage must hold for that: a block of context for each row, and blocks for what follows."""
+    return rows * (_LARGEST_BLOCK + -(-rounds // _LARGEST_BLOCK) * _LARGEST_BLOCK)
 
 
 class _StepTimer:
     def __init__(self, stage: StageRuntime, rows: int) -> None:
         facts, self._noise = stage.facts, np.random.default_rng(0)
-        self._stage, self._rows, self._past = stage, rows, _CONTEXT
+        context = -(-_CONTEXT // facts.block) * facts.block  # whole blocks, so that it can be shared
+        self._stage, self._rows, self._past = stage, rows, context
         self._sample = int(facts.is_tail)
-        for sequence in range(rows):
-            stage.step(Batch((SequenceRows(sequence, 0, _CONTEXT),), self._made(_CONTEXT)))
+        stage.step(Batch((SequenceRows(0, 0, context),), self._made(context)))
+        for sequence in range(1, rows):
+            stage.fork(0, sequence, context)
         self._x = self._made(rows)
         self.fastest = float("inf")
 

@@ -71,6 +71,13 @@ _register(
 )
 
 
+_register(
+    "memory",
+    "What stage processes hold in memory, against what their layers weigh.",
+    "edge-agent bench memory PACKAGE --json",
+)
+
+
 def _numbers(text: str | None) -> tuple[int, ...]:
     try:
         numbers = tuple(int(part) for part in text.split(",")) if text else ()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from agent.bench import memory
 from agent.bench.load import run_load
 from agent.bench.prompts import chat_prompts
 from agent.bench.report import Report, at_least, at_most, holds
@@ -84,7 +85,13 @@ def test_a_rival_that_cannot_start_is_named(tmp_path: Path) -> None:
         Rival("genai", tmp_path)
 
 
-@pytest.mark.parametrize("command", ["parity", "pipeline"])
+def test_a_stage_holds_its_own_layers_only(smollm2_package: Path) -> None:
+    report = memory.run(smollm2_package, memory.QUICK, silent)
+    assert report.ok, report.targets
+    assert [result["layers"] for result in report.results] == ["0-0", "0-9", "0-29"]
+
+
+@pytest.mark.parametrize("command", ["memory", "parity", "pipeline"])
 def test_help_has_an_example_and_odd_users_are_refused(command: str) -> None:
     assert f"edge-agent bench {command}" in CliRunner().invoke(app, [command, "--help"]).output
     refused = CliRunner().invoke(app, [command, "--users", "1,x"])

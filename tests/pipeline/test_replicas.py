@@ -53,6 +53,20 @@ def test_requests_go_where_there_is_most_room_for_them(heard: list[RequestEvent]
     assert [event.request for event in heard] == [str(n) for n in (0, 1, 2, 4, 5, 6)]
 
 
+def test_it_is_told_whether_anything_is_at_work(heard: list[RequestEvent]) -> None:
+    told: list[bool] = []
+    copy, replicas = Copy(), Replicas(told.append)
+    replicas.submit(request("a"), heard.append)
+    assert told == []
+    replicas.replace([(copy, 1.0)])
+    replicas.submit(request("b"), heard.append)
+    copy.end("a")
+    assert told == [True]
+    copy.end("b")
+    replicas.submit(request("c"), heard.append)
+    assert told == [True, False, True]
+
+
 def test_requests_wait_while_there_is_no_copy_and_can_be_cancelled(heard: list[RequestEvent]) -> None:
     copy, replicas = Copy(), Replicas()
     for name in "abc":

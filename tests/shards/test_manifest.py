@@ -92,7 +92,15 @@ def test_counts_that_do_not_agree_are_refused() -> None:
 def test_the_id_names_the_content_and_nothing_else() -> None:
     assert toy().package_id == toy(source={"path": "elsewhere"}).package_id
     changed = WEIGHTS.model_copy(update={"pieces": ("cd",)})
-    assert toy().package_id != toy(files=(changed,)).package_id
+    others = [
+        toy(files=(changed,)),
+        toy(facts=FACTS.model_copy(update={"chat_template": "{{ messages }}"})),
+        toy(spans=toy().spans.model_copy(update={"layers": toy().spans.layers[::-1]})),
+        toy(stage=StageOf(package_id="x", first_layer=1, end_layer=2)),
+    ]
+    assert len({toy().package_id, *(other.package_id for other in others)}) == 5
+    files = (WEIGHTS, FileEntry(path="a", size=0, pieces=()))
+    assert toy(files=files).package_id == toy(files=files[::-1]).package_id
 
 
 def test_layers_that_are_not_there_are_refused(tmp_path: Path) -> None:

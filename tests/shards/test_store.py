@@ -180,16 +180,55 @@ def test_what_has_not_arrived_is_not_loaded(source: PackageStore, node: PackageS
 
 def test_a_flipped_bit_is_named(source: PackageStore, node: PackageStore) -> None:
     copy(source, node, node.all_pieces())
-    with weights(node).open("r+b") as file:
-        for place in (3 * PIECE_BYTES + 5, 4 * PIECE_BYTES + 5):
-            file.seek(place)
-            byte = file.read(1)[0]
-            file.seek(place)
-            file.write(bytes([byte ^ 0x10]))
+    flip(node, 3 * PIECE_BYTES + 5)
+    flip(node, 4 * PIECE_BYTES + 5)
     node.verify(node.pieces_of_stage(0, 1))  # the damage is in the other layer
     with pytest.raises(PackageError, match=r"bytes 12582912-16777215 \(piece 3\).*; 1 more pieces") as caught:
         node.verify(node.pieces_of_stage(1, 2))
     assert caught.value.where == str(weights(node))
+
+
+def test_repair_forgets_what_is_damaged_and_that_alone(source: PackageStore, node: PackageStore) -> None:
+    first, second, third = node.pieces(WEIGHTS)[:3]
+    copy(source, node, (first, second))
+    flip(node, 5)
+    assert node.repair((first, second, third)) == (first,)
+    assert set(node.missing(node.pieces(WEIGHTS))) == set(node.pieces(WEIGHTS)) - {second}
+    copy(source, node, node.missing(node.all_pieces()))
+    flip(node, 2 * PIECE_BYTES)
+    flip(node, SIZE - 1)
+    reports: list[tuple[float, float]] = []
+    damaged = node.repair(node.all_pieces(), lambda what, done, total: reports.append((done, total)))
+    assert damaged == (third, node.piece(WEIGHTS, 4)) == node.missing(node.all_pieces())
+    assert reports[-1] == (SIZE + 6, SIZE + 6)
+    copy(source, node, damaged)
+    node.verify(node.all_pieces())
+    assert not list(node.folder.rglob("*.pieces*"))
+
+
+def flip(store: PackageStore, place: int) -> None:
+    with weights(store).open("r+b") as file:
+        file.seek(place)
+        byte = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([byte ^ 0x10]))
+
+
+def test_parts_of_pieces_are_read(source: PackageStore) -> None:
+    last = source.piece(WEIGHTS, 4)
+    assert source.read(last, 900) == source.read(last)[900:]
+    assert source.read(last, 10, 20) == source.read(last)[10:30]
+    for index in (-1, 5):
+        with pytest.raises(PackageError, match=f"there is no piece {index}, the file has 5"):
+            source.piece(WEIGHTS, index)
+
+
+def test_a_read_only_package_is_not_written(package: Path) -> None:
+    store = PackageStore(package, read_only=True)
+    (piece,) = store.pieces(GRAPH)
+    for write in (lambda: store.write(piece, b"<net/>"), lambda: store.repair([piece])):
+        with pytest.raises(PackageError, match="only lent"):
+            write()
 
 
 def test_truncated_weights_are_named_and_fetched_again(source: PackageStore, node: PackageStore) -> None:
