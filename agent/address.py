@@ -5,3 +5,5 @@ from __future__ import annotations
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8114
 DEFAULT_URL = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
+DEFAULT_CONTROL_PORT = 8115
+"""Where a head's nodes connect; its door is the next one."""

@@ -50,6 +50,10 @@ class FleetControl(Protocol):
         """Shut a node (a name, key or code) out; returns its name. Raises RequestError."""
         ...
 
+    def renew_token(self) -> None:
+        """Make the token worth nothing, and a new one. Raises ConfigurationError."""
+        ...
+
     def plan(self, changes: dict[str, Any]) -> dict[str, Any]:
         """What would be planned now for the fleet's wish with these changes, as JSON data. Raises EdgeAgentError."""
         ...

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from agent import server
 from agent.address import DEFAULT_HOST, DEFAULT_PORT
 from agent.api.app import create_app
-from pipeline.head import Head
-from pipeline.messages import Failed, Finished, Request, RequestEvent, Sampling
+from agent.keys import own_key
 from pipeline.running import RunningModel, RunOptions
 from shards.errors import ConfigurationError, StageError
 from shards.progress import Progress, silent
 
-_WARM_UP_PROMPT, _WARM_UP_TOKENS = 32, 4
+if TYPE_CHECKING:
+    from agent.fleet.fleet_model import FleetModel
+    from agent.fleet.fleet_options import FleetOptions
+    from agent.served import Served
+
 _POLL_SECONDS = 0.2
 """How often a wait looks up, because on Windows a Ctrl-C does not interrupt it."""
 
@@ -27,13 +29,15 @@ class Serving:
     Args:
         package: The model package.
         options: How to run it.
+        fleet: Run it on a fleet: the server is there at once, the model when the fleet has it. None: on this PC
+            alone, and loaded when this returns.
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
         key: The API key that requests must carry; needed wherever other PCs can reach the server.
         progress: Told how loading goes.
 
     Raises:
-        ConfigurationError: the port is taken, there is no key where one is needed, or the options make no sense.
+        ConfigurationError: a port is taken, there is no key where one is needed, or the options make no sense.
         PackageError: the package cannot be read.
         StageError: a stage could not load.
     """
@@ -43,6 +47,7 @@ class Serving:
         package: Path,
         options: RunOptions,
         *,
+        fleet: FleetOptions | None = None,
         host: str = DEFAULT_HOST,
         port: int = DEFAULT_PORT,
         key: str | None = None,
@@ -51,25 +56,43 @@ class Serving:
         if key is None and not server.is_loopback(host):
             raise ConfigurationError(f"{host} can be reached from other PCs, which takes an API key", where="--host")
         self._failure: StageError | None = None
+        self.fleet: FleetModel | None = None
+        self.model: Served
         with ExitStack() as stack:
             bound = stack.enter_context(server.bind(host, port))
-            self.model = RunningModel.open(package, options, progress)
-            stack.callback(self.model.close)
-            self.model.chain.on_failure(self._fail)
-            _warm_up(self.model.head, self.model.manifest.facts.vocabulary, progress)
-            app = create_app(self.model, key=key)
+            if fleet is None:
+                model = stack.enter_context(RunningModel.open(package, options, progress))
+                model.chain.on_failure(self._fail)
+                model.copies[0].warm_up(progress)
+                self.model = model
+            else:
+                self.model = self.fleet = self._open_fleet(package, options, fleet, stack, progress)
+            fleet_key = own_key()[0] if self.fleet else None
+            app = create_app(self.model, key=key, fleet=self.fleet, fleet_key=fleet_key)
             self._server = server.Server(app, bound, app.state.service.close)
             stack.callback(self._server.close)
             self.url = server.url_of(bound)
             self._end = stack.pop_all()
 
-    def wait(self) -> None:
-        """Until the server ends, which it does by itself only when it fails.
+    def _open_fleet(
+        self, package: Path, options: RunOptions, fleet: FleetOptions, stack: ExitStack, progress: Progress
+    ) -> FleetModel:
+        from agent.fleet.fleet_head import FleetHead
+        from agent.fleet.fleet_model import FleetModel
+
+        head = stack.enter_context(FleetHead(package, fleet))
+        model = FleetModel(package, options, fleet, head, progress)
+        return stack.enter_context(model)
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Until the server ends, which it does by itself only when it fails; or for some time.
 
         Raises:
             StageError: a stage has ended, so that nothing can be answered any more.
         """
-        while not self._server.wait(_POLL_SECONDS):
+        left = float("inf") if seconds is None else seconds
+        while left > 0 and not self._server.wait(min(_POLL_SECONDS, left)):
+            left -= _POLL_SECONDS
             if self._failure is not None:
                 raise self._failure
 
@@ -85,19 +108,3 @@ class Serving:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def _warm_up(head: Head, vocabulary: int, progress: Progress) -> None:
-    """Answer something nobody asked: kernels are made at first use, which would cost the first user seconds."""
-    ended = threading.Event()
-
-    def listen(event: RequestEvent) -> None:
-        if isinstance(event, Finished | Failed):
-            ended.set()
-
-    progress("warming up", 0, 1)
-    prompt = tuple(position % vocabulary for position in range(_WARM_UP_PROMPT))
-    head.submit(Request("warm-up", prompt, Sampling(temperature=0.0), _WARM_UP_TOKENS), listen)
-    while not ended.wait(_POLL_SECONDS):
-        pass
-    progress("warming up", 1, 1)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from shards.balance import Costs
 from shards.errors import ConfigurationError
 from shards.progress import Progress, silent
-from shards.runtime import EngineName, Mode, StageConfig
+from shards.runtime import EngineName, Mode, StageConfig, StageRuntime
 from shards.store import PackageStore
 from shards.timing import fastest_steps, kv_tokens
 
@@ -75,25 +75,35 @@ def measure(
 ) -> CostProfile:
     """Time a layer, the embedding and the head as stages like `config` would run them (its own layers do not matter).
 
-    Four small stages are loaded one after another: the first layer, the second, the second and some more, and the last.
-    What they differ in gives the parts. The package must have the weights of these layers.
+    Four small stages are loaded and take turns: the first layer, the second, the second and some more, and the last.
+    What they differ in gives the parts. The package must have the weights of these layers, and memory hold them all.
 
     Raises:
         ConfigurationError: the model has fewer than four layers.
         PackageError, GraphError, StageError, CapacityError: as `load_stage`.
     """
+    from shards.loading import load_stage
+
     store = PackageStore(config.package)
     spans = measured_stages(store.manifest.facts.layers, where=str(config.package))
     for span in spans:
         store.check(store.pieces_of_stage(*span))
-    what, total = "measuring layers", len(spans)
-    times = []
-    for done, (first, end) in enumerate(spans):
-        progress(what, done, total)
-        small = {"first_layer": first, "end_layer": end, "kv_tokens": kv_tokens(max(rows), _ROUNDS)}
-        times.append(_stage_times(config.model_copy(update=small), rows, cache))
+    what, total = "measuring layers", len(spans) + len(rows)
+    stages: list[StageRuntime] = []
+    try:
+        for first, end in spans:
+            progress(what, len(stages), total)
+            small = {"first_layer": first, "end_layer": end, "kv_tokens": kv_tokens(max(rows), _ROUNDS)}
+            stages.append(load_stage(config.model_copy(update=small), cache=cache))
+        by_rows: list[list[float]] = []
+        for count in rows:
+            progress(what, len(spans) + len(by_rows), total)
+            by_rows.append(fastest_steps(stages, count, _ROUNDS))
+    finally:
+        for stage in stages:
+            stage.close()
     progress(what, total, total)
-    opening, one, more, tail = times
+    opening, one, more, tail = (tuple(times) for times in zip(*by_rows, strict=True))
     several = spans[2][1] - spans[2][0]
     layer = tuple(max(0.0, (b - a) / (several - 1)) for a, b in zip(one, more, strict=True))
     return CostProfile(
@@ -122,15 +132,6 @@ def measured_stages(depth: int, *, where: str) -> tuple[tuple[int, int], ...]:
         )
     several = min(_SEVERAL, depth - 2)
     return (0, 1), (1, 2), (1, 1 + several), (depth - 1, depth)
-
-
-def _stage_times(config: StageConfig, rows: tuple[int, ...], cache: Path | None) -> tuple[float, ...]:
-    from shards.loading import load_stage
-
-    stage = load_stage(config, cache=cache)
-    times = tuple(fastest_steps([stage], count, _ROUNDS)[0] for count in rows)
-    stage.close()
-    return times
 
 
 def _beyond(larger: tuple[float, ...], smaller: tuple[float, ...]) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""POST /fleet/approve and /fleet/forget, GET /fleet/plan: looking after a fleet.
+"""POST /fleet/approve, /fleet/forget and /fleet/renew-token, GET /fleet/plan: looking after a fleet.
 
 These want the API key of the user who runs the head even on loopback, where every local user can knock.
 """
@@ -47,6 +47,7 @@ class FleetApi:
         self.router = APIRouter(dependencies=[Depends(self._check)])
         self.router.post("/fleet/approve", response_model=None)(self.approve)
         self.router.post("/fleet/forget", response_model=None)(self.forget)
+        self.router.post("/fleet/renew-token", response_model=None)(self.renew_token)
         self.router.get("/fleet/plan", response_model=None)(self.plan)
 
     async def approve(self, body: Code) -> dict[str, Any]:
@@ -56,6 +57,11 @@ class FleetApi:
     async def forget(self, body: NodeName) -> dict[str, Any]:
         """Shut a node out."""
         return {"node": await asyncio.to_thread(self._fleet.forget, body.node)}
+
+    async def renew_token(self) -> dict[str, Any]:
+        """Make a new token; it is in the settings of the user who runs the head, not in the answer."""
+        await asyncio.to_thread(self._fleet.renew_token)
+        return {}
 
     async def plan(
         self,

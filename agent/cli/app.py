@@ -9,8 +9,11 @@ import typer
 from agent.cli import bench
 from agent.cli.ask import ask
 from agent.cli.demo import demo
+from agent.cli.doctor import doctor
 from agent.cli.export import export
+from agent.cli.fleet import approve, forget, plan, status, token
 from agent.cli.inspect import inspect
+from agent.cli.join import join
 from agent.cli.serve import serve
 
 app = typer.Typer(
@@ -23,7 +26,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, export, inspect, serve, ask):
+for command in (demo, export, inspect, serve, join, ask, status, plan, approve, forget, token, doctor):
     app.command()(command)
 app.add_typer(bench.app, name="bench")
 

@@ -69,12 +69,15 @@ _register(
     "Two stages with a core each, against one core alone and against two replicas with half of the users each.",
     "edge-agent bench pipeline --users 1,8 --json -o pipeline.json",
 )
-
-
 _register(
     "memory",
     "What stage processes hold in memory, against what their layers weigh.",
     "edge-agent bench memory PACKAGE --json",
+)
+_register(
+    "plan",
+    "What the planner predicts against what is measured: one stage, two stages and two replicas, a core each.",
+    "edge-agent bench plan --quick",
 )
 
 

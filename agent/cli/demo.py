@@ -47,7 +47,7 @@ def demo(
             "max_completion_tokens": _MAX_TOKENS,
         }
         answer = stream_answer(client, body, quiet=as_json)
-        snapshot = serving.model.head.snapshot()
+        snapshot = serving.model.copies[0].head.snapshot()
     times = _times(snapshot)
     if as_json:
         output.print_json({**answer, "stages": stages, "milliseconds_per_token": times})

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from shards.errors import EdgeAgentError
+from shards.errors import ConfigurationError, EdgeAgentError
 from shards.progress import Progress
 
 if TYPE_CHECKING:
@@ -107,10 +108,26 @@ class _Bars:
     def __call__(self, what: str, done: float, total: float) -> None:
         if what not in self._tasks:
             self._tasks[what] = self._shown.add_task(what, total=total, amount="")
-        self._shown.update(self._tasks[what], completed=done, total=total, amount=_amount(done, total))
+        self._shown.update(self._tasks[what], completed=done, total=total, amount=amount(done, total))
 
 
-def _amount(done: float, total: float) -> str:
+def amount(done: float, total: float) -> str:
+    """Progress in megabytes; nothing where the total is too small to be bytes."""
     if total <= 10_000:
         return ""
     return f"{done / 1e6:.0f} of {total / 1e6:.0f} MB"
+
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of a size such as 8GB, 7.5 GiB or 500M.
+
+    Raises:
+        ConfigurationError: it is no size.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", text, re.IGNORECASE)
+    if found is None or found[2].upper() not in _UNITS:
+        raise ConfigurationError(f"{text!r} is not a size", where="--memory", hint="Write it as 8GB or 7.5GiB.")
+    return int(float(found[1]) * _UNITS[found[2].upper()])

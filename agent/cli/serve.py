@@ -1,20 +1,58 @@
-"""`edge-agent serve`: a model package behind the OpenAI API."""
+"""`edge-agent serve`: a model package behind the OpenAI API, on this PC and every other that joins."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from agent.address import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_URL
+from agent.address import DEFAULT_CONTROL_PORT, DEFAULT_HOST, DEFAULT_PORT, DEFAULT_URL
 from agent.cli import output
+
+if TYPE_CHECKING:
+    from agent.fleet.fleet_model import FleetModel
+    from agent.fleet.fleet_options import FleetOptions
+    from agent.serving import Serving
+
+_FLEET, _ALONE = "On a fleet", "On this PC alone"
+_LOOK_SECONDS = 0.5
 
 
 def serve(
     package: Annotated[Path, typer.Argument(help="A model package, from edge-agent export.", show_default=False)],
-    local_stages: Annotated[int, typer.Option(min=1, help="Processes of this PC to divide the model over.")] = 1,
+    users: Annotated[
+        int, typer.Option(min=1, help="Answers at the same time to plan for.", rich_help_panel=_FLEET)
+    ] = 4,
+    context: Annotated[
+        int, typer.Option(min=1, help="Tokens of each, prompt and answer, to plan for.", rich_help_panel=_FLEET)
+    ] = 4096,
+    min_nodes: Annotated[
+        int,
+        typer.Option(min=1, help="Wait for so many PCs before the model is dealt out.", rich_help_panel=_FLEET),
+    ] = 1,
+    stages: Annotated[
+        int | None,
+        typer.Option(min=1, help="Exactly so many PCs for a copy of the model.", rich_help_panel=_FLEET),
+    ] = None,
+    replicas: Annotated[bool, typer.Option(help="Allow several copies of the model.", rich_help_panel=_FLEET)] = True,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="What this PC gives, e.g. 8GB. Default: what is free.", rich_help_panel=_FLEET),
+    ] = None,
+    control_port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, help="Where PCs join, if it is free.", rich_help_panel=_FLEET),
+    ] = DEFAULT_CONTROL_PORT,
+    local_stages: Annotated[
+        int | None,
+        typer.Option(min=1, help="No fleet: so many processes of this PC.", rich_help_panel=_ALONE),
+    ] = None,
+    kv_tokens: Annotated[
+        int,
+        typer.Option(min=1, help="Tokens the KV cache holds, all requests together.", rich_help_panel=_ALONE),
+    ] = 8192,
     engine: Annotated[
         Literal["openvino-paged", "openvino-stateful"], typer.Option(help="What runs the layers.")
     ] = "openvino-paged",
@@ -22,10 +60,9 @@ def serve(
         Literal["fast", "exact"],
         typer.Option(help="fast: the device's best; exact: f32 throughout, the unsplit model's answers to the token."),
     ] = "fast",
-    device: Annotated[str, typer.Option(help="OpenVINO's name of the device: CPU, GPU, GPU.1, NPU.")] = "CPU",
-    kv_tokens: Annotated[
-        int, typer.Option("--kv-tokens", "--context", min=1, help="Tokens the KV cache holds, all requests together.")
-    ] = 8192,
+    device: Annotated[
+        str, typer.Option(help="Device of this PC: AUTO, or OpenVINO's name: CPU, GPU, GPU.1, NPU.")
+    ] = "AUTO",
     host: Annotated[
         str, typer.Option(help="Address to listen on. One that other PCs can reach asks for an API key.")
     ] = DEFAULT_HOST,
@@ -43,18 +80,25 @@ def serve(
 ) -> None:
     """Serve a model package over the OpenAI API, until Ctrl-C.
 
+    Other PCs of the network add their memory and speed with `edge-agent join`.
+
     Examples:
 
-        edge-agent serve smollm2
+        edge-agent serve llama
+
+        edge-agent serve llama --users 8 --context 8192 --min-nodes 3
 
         edge-agent serve smollm2 --local-stages 2 --kv-tokens 32768
 
         edge-agent serve smollm2 --host 0.0.0.0 --api-key-file key.txt
     """
     from agent import paths
+    from agent.fleet.fleet_options import FleetOptions
+    from agent.fleet.node_settings import NodeSettings
     from agent.keys import own_key, read_key
     from agent.server import is_loopback
     from agent.serving import Serving
+    from pipeline.planning.plan import Wish
     from pipeline.running import RunOptions
 
     key, key_file = None, api_key_file
@@ -63,20 +107,84 @@ def serve(
     elif not is_loopback(host):
         key, key_file = own_key()
     options = RunOptions(
-        stages=local_stages, engine=engine, mode=mode, device=device, kv_tokens=kv_tokens, cache=paths.tuning_folder()
+        stages=local_stages or 1,
+        engine=engine,
+        mode=mode,
+        device="CPU" if device == "AUTO" else device,
+        kv_tokens=kv_tokens,
+        cache=paths.tuning_folder(),
     )
+    fleet: FleetOptions | None = None
+    if local_stages is None:
+        fleet = FleetOptions(
+            wish=Wish(users=users, context=context, stages=stages, replicas=replicas),
+            min_nodes=max(min_nodes, stages or 1),
+            port=control_port,
+            node=NodeSettings(device=device, memory=None if memory is None else output.parse_bytes(memory)),
+        )
     with ExitStack() as stack:
         with output.progress_bars(quiet=as_json) as progress:
-            serving = stack.enter_context(Serving(package, options, host=host, port=port, key=key, progress=progress))
+            serving = stack.enter_context(
+                Serving(package, options, fleet=fleet, host=host, port=port, key=key, progress=progress)
+            )
+            if serving.fleet is not None:
+                _wait_for_plan(serving, serving.fleet, quiet=as_json)
         name = serving.model.manifest.facts.name
         if as_json:
-            output.print_json({"url": serving.url, "model": name, "key_file": key_file and str(key_file)})
+            where = {"url": serving.url, "model": name, "key_file": key_file and str(key_file)}
+            output.print_json(where | ({"fleet": serving.fleet.describe()["fleet"]} if serving.fleet else {}))
         else:
-            _welcome(serving.url, name, key_file)
-        serving.wait()
+            _welcome(serving.url, name, key_file, is_fleet=serving.fleet is not None)
+        if serving.fleet is None or as_json:
+            serving.wait()
+        else:
+            _Watch(serving.fleet).follow(serving)
 
 
-def _welcome(url: str, model: str, key_file: Path | None) -> None:
+def _wait_for_plan(serving: Serving, fleet: FleetModel, *, quiet: bool) -> None:
+    """Until the model is at work; what happens to the fleet meanwhile is told."""
+    watch = _Watch(fleet)
+    while not fleet.ready.is_set():
+        serving.wait(_LOOK_SECONDS)
+        if not quiet:
+            watch.look()
+    if not quiet:
+        watch.look()
+
+
+class _Watch:
+    """Tells the person at the terminal what happens to the fleet, each thing once."""
+
+    def __init__(self, fleet: FleetModel) -> None:
+        self._fleet = fleet
+        self._since = 0.0
+        self._waiting: set[str] = set()
+
+    def follow(self, serving: Serving) -> None:
+        """Until the server ends."""
+        self._since = max((event["time"] for event in self._fleet.describe()["events"]), default=0.0)
+        while True:
+            serving.wait(_LOOK_SECONDS)
+            self.look()
+
+    def look(self) -> None:
+        """Tell what is new."""
+        told = self._fleet.describe()
+        for event in told["events"]:
+            if event["time"] > self._since:
+                output.note(event["what"])
+                self._since = event["time"]
+        for node in told["pending"]:
+            if node["code"] not in self._waiting:
+                self._waiting.add(node["code"])
+                name = node["name"] or "A PC"
+                output.note(
+                    f"{name} at {node['address']} asks to join. If it shows the code {node['code']}, let it in with: "
+                    f"edge-agent approve {node['code']}"
+                )
+
+
+def _welcome(url: str, model: str, key_file: Path | None, *, is_fleet: bool) -> None:
     """Where it listens, and how to try it."""
     from rich.markup import escape
 
@@ -97,5 +205,7 @@ def _welcome(url: str, model: str, key_file: Path | None) -> None:
     ]
     if key_file is not None:
         lines.append(f"[dim]key[/]    in {escape(str(key_file))}; clients send it as a bearer token")
+    if is_fleet:
+        lines.append("[dim]join[/]   on another PC: edge-agent join    (its token: edge-agent token)")
     lines += ["", "[dim]Ctrl-C ends it.[/]"]
     output.show("\n".join(lines))

@@ -29,7 +29,19 @@ def run(*arguments: str, stdin: str = "", timeout: float = 240) -> subprocess.Co
 @contextmanager
 def serving(package: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """A server process that is ready, and what it said."""
-    command = [*COMMAND, "serve", str(package), "--port", "0", "--mode", "exact", "--json", *options]
+    command = [
+        *COMMAND,
+        "serve",
+        str(package),
+        "--port",
+        "0",
+        "--mode",
+        "exact",
+        "--json",
+        "--local-stages",
+        "1",
+        *options,
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8") as process:
         try:
             assert process.stdout is not None

@@ -127,11 +127,11 @@ def test_a_client_that_leaves_frees_its_place(serving: Serving, http: httpx.Clie
     with http.stream("POST", "/v1/completions", json=body) as response:
         lines = response.iter_lines()  # held: without it the response would be closed
         next(lines)
-        assert serving.model.head.snapshot().scheduler.running == 1
+        assert serving.model.copies[0].head.snapshot().scheduler.running == 1
     deadline = time.monotonic() + 10
-    while serving.model.head.snapshot().scheduler.running and time.monotonic() < deadline:
+    while serving.model.copies[0].head.snapshot().scheduler.running and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert serving.model.head.snapshot().scheduler.running == 0
+    assert serving.model.copies[0].head.snapshot().scheduler.running == 0
 
 
 def test_a_taken_port_is_reported_before_anything_is_loaded(serving: Serving, smollm2_package: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_stage_that_dies_in_mid_answer(smollm2_package: Path) -> None:
         chunks = client.stream_chat(body)
         next(chunks)
         next(chunks)
-        psutil.Process(running.model.chain.stages[1].pid).kill()
+        psutil.Process(running.model.copies[0].chain.stages[1].pid).kill()
         with pytest.raises(EdgeAgentError) as caught:
             list(chunks)
         assert "stage 2" in str(caught.value)

@@ -117,7 +117,9 @@ def broken(_key: str, _address: str) -> bool:
     raise RuntimeError("a defect in the check")
 
 
-@pytest.mark.parametrize("make", [lambda doorman: doorman.guard(broken, final=True), lambda _: b"a domain nobody knows"])
+@pytest.mark.parametrize(
+    "make", [lambda doorman: doorman.guard(broken, final=True), lambda _: b"a domain nobody knows"]
+)
 def test_a_check_that_cannot_be_made_is_a_no(house: House, make: Callable[[Doorman], bytes]) -> None:
     friend = KeyPair.new()
     _, closed = house.listen(make(house.doorman))

@@ -1,0 +1,109 @@
+"""`bench plan`: what the planner predicts against what is measured, for one stage, two stages and two replicas.
+
+Each stage has a core of its own. The cores are measured at the same time, as PCs of a fleet are: on one machine they
+share its memory, so that each is slower beside the other than alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from agent.bench.load import run_load
+from agent.bench.prompts import chat_prompts
+from agent.bench.report import Report, Target
+from agent.bench.sides import Effort, Measure, compare
+from pipeline.head import Head
+from pipeline.measuring import cost_profile
+from pipeline.planning.plan import ModelSize, NodeOffer, Wish
+from pipeline.planning.planner import plan
+from pipeline.running import RunningModel, RunOptions
+from shards import manifest as manifests
+from shards.profile import CostProfile
+from shards.progress import Progress, silent
+from shards.runtime import StageConfig
+
+EFFORT = Effort(users=(1, 2, 8), rounds=2, new_tokens=96, starts=2)
+QUICK = Effort(users=(1, 8), rounds=1, new_tokens=32)
+
+WITHIN = 0.2
+"""Of what is measured."""
+
+CORES = (0, 1)
+_MEMORY = 2**40
+_LAYOUTS = {"one stage": (1, False), "two stages": (2, False), "two replicas": (1, True)}
+"""Stages of a chain, and whether there are two of them."""
+
+
+def run(package: Path, effort: Effort, progress: Progress) -> Report:
+    """Run it.
+
+    Raises:
+        EdgeAgentError: a side could not be measured or loaded, or failed.
+    """
+    manifest = manifests.read(package)
+    size = ModelSize.of(manifest, 1.0)
+    report = Report("plan", {"package": package.name, "starts": effort.starts, "rounds": effort.rounds})
+    offers = [
+        NodeOffer(id=str(core), name=f"core {core}", memory=_MEMORY, costs=costs)
+        for core, costs in zip(CORES, _costs(package, progress), strict=True)
+    ]
+    splits: dict[str, tuple[int, ...]] = {}
+    predicted: dict[tuple[str, int], float] = {}
+    for name, (stages, twice) in _LAYOUTS.items():
+        for users in effort.users:
+            wish = Wish(users=users, context=256, stages=stages, replicas=twice)
+            planned = plan(size, offers if twice or stages > 1 else offers[:1], (), wish)
+            predicted[name, users] = planned.prediction.many_users
+            splits[name] = tuple(stage.end_layer - stage.first_layer for stage in planned.chains[0].stages)
+
+    @contextmanager
+    def start() -> Iterator[Mapping[str, Measure]]:
+        with (
+            RunningModel.open(package, _options(splits["two stages"], *CORES), progress) as two,
+            RunningModel.open(package, _options(splits["one stage"], CORES[0]), progress) as one,
+            RunningModel.open(package, _options(splits["one stage"], CORES[1]), progress) as other,
+        ):
+            prompts = chat_prompts(two.tokenizer, manifest.facts, max(effort.users))
+
+            def rate(heads: Sequence[Head], users: int) -> float:
+                return run_load(heads, prompts[:users], effort.new_tokens).decode_tokens_per_second
+
+            yield {
+                "one stage": lambda users: rate([one.head], users),
+                "two stages": lambda users: rate([two.head], users),
+                "two replicas": lambda users: rate([one.head, other.head][:users], users),
+            }
+
+    medians = compare(report, start, effort, progress)
+    for users, rates in medians.items():
+        for name, measured in rates.items():
+            ratio = predicted[name, users] / measured
+            row = {"layout": name, "users": users, "predicted": predicted[name, users], "measured": measured}
+            report.results.append({**row, "ratio": ratio})
+            what = f"predicted / measured, {name}, {users} users"
+            wanted = f"{1 - WITHIN:g} to {1 + WITHIN:g}"
+            report.targets.append(Target(what, wanted, round(ratio, 3), abs(ratio - 1) <= WITHIN))
+    return report
+
+
+def _costs(package: Path, progress: Progress) -> list[CostProfile]:
+    """What the parts cost on each core, measured now, at the same time."""
+    manifest = manifests.read(package)
+
+    def measure(core: int) -> CostProfile:
+        like = StageConfig(
+            package=package.resolve(), first_layer=0, end_layer=manifest.facts.layers, threads=1, cores=(core,)
+        )
+        with TemporaryDirectory(prefix="edge-agent-") as folder:
+            return cost_profile(like, manifest, Path(folder), progress if core == CORES[0] else silent)
+
+    with ThreadPoolExecutor(len(CORES)) as pool:
+        return list(pool.map(measure, CORES))
+
+
+def _options(split: tuple[int, ...], *cores: int) -> RunOptions:
+    return RunOptions(split=split, threads=1, cores=tuple((core,) for core in cores), prefix_cache=False)

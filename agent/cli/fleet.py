@@ -1,0 +1,151 @@
+"""`edge-agent token`, `approve`, `forget`, `status` and `plan`: looking after a fleet from the PC its head runs on."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agent.address import DEFAULT_URL
+from agent.cli import output
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from agent.client import Client
+
+Url = Annotated[str, typer.Option(help="Where the head listens.")]
+KeyFile = Annotated[
+    Path | None, typer.Option(help="File with the API key. Default: that of your settings.", show_default=False)
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def token(
+    save: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write it to this file, for your eyes only.")
+    ] = None,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Make a new one first; the old one is worth nothing then.")
+    ] = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Print the token with which PCs join this PC's fleet without being asked for. Whoever has it can join.
+
+    Give it to `edge-agent join --token` on the other PC, or in a file to `--token-file`.
+
+    Example: edge-agent token -o token.txt
+    """
+    from agent import paths, secure_file
+    from agent.client import ServerError
+    from agent.fleet.identity import FleetIdentity
+    from agent.fleet.token import encode
+
+    folder = paths.config_folder()
+    fleet = FleetIdentity.load_or_create(folder)
+    if renew:
+        try:
+            with _client(url, None) as client:
+                client.post("/fleet/renew-token", {})
+            fleet = FleetIdentity.load_or_create(folder)
+        except ServerError:  # no head runs
+            fleet = fleet.renew_token(folder)
+    text = encode(fleet.keys.public, fleet.joining.secret)
+    if save is None:
+        print(text)
+    else:
+        secure_file.replace(save.absolute(), text + "\n")
+
+
+def approve(
+    code: Annotated[str, typer.Argument(help="The code that the other PC shows, e.g. ABCD-EFGH.")],
+    url: Url = DEFAULT_URL,
+    api_key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a PC into the fleet.
+
+    Example: edge-agent approve ABCD-EFGH
+    """
+    with _client(url, api_key_file) as client:
+        answer = client.post("/fleet/approve", {"code": code})
+    if as_json:
+        output.print_json(answer)
+    else:
+        output.note(f"{answer['node']} is let in")
+
+
+def forget(
+    node: Annotated[str, typer.Argument(help="A node's name, code or key; see edge-agent status.")],
+    url: Url = DEFAULT_URL,
+    api_key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Shut a PC out of the fleet, at once.
+
+    Example: edge-agent forget pc-2
+    """
+    with _client(url, api_key_file) as client:
+        answer = client.post("/fleet/forget", {"node": node})
+    if as_json:
+        output.print_json(answer)
+    else:
+        output.note(f"{answer['node']} is shut out")
+
+
+def status(url: Url = DEFAULT_URL, api_key_file: KeyFile = None, as_json: AsJson = False) -> None:
+    """Show the fleet: nodes, links, stages, memory, versions, and what is going on.
+
+    Example: edge-agent status
+    """
+    from agent.cli.fleet_tables import status_tables
+
+    with _client(url, api_key_file) as client:
+        fleet: dict[str, Any] = client.get("/fleet")
+    if as_json:
+        output.print_json(fleet)
+        return
+    for table in status_tables(fleet):
+        output.show(table)
+
+
+def plan(
+    users: Annotated[int | None, typer.Option(min=1, help="Answers at the same time.")] = None,
+    context: Annotated[int | None, typer.Option(min=1, help="Tokens of each.")] = None,
+    stages: Annotated[int | None, typer.Option(min=1, help="Exactly so many PCs for a copy.")] = None,
+    replicas: Annotated[bool | None, typer.Option(help="Allow several copies.", show_default=False)] = None,
+    url: Url = DEFAULT_URL,
+    api_key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the head would plan now, and what leaving out each node would give. Nothing is changed.
+
+    What is not given is as `serve` was told.
+
+    Example: edge-agent plan --users 8 --context 8192
+    """
+    from agent.cli.plan_tables import plan_tables
+    from pipeline.planning.plan import Plan
+
+    wish = {"users": users, "context": context, "stages": stages, "replicas": replicas}
+    given = "&".join(f"{name}={str(value).lower()}" for name, value in wish.items() if value is not None)
+    with _client(url, api_key_file) as client:
+        answer: dict[str, Any] = client.get(f"/fleet/plan?{given}")
+    if as_json:
+        output.print_json(answer)
+        return
+    for table in plan_tables(Plan.model_validate(answer["plan"]), answer["nodes"]):
+        output.show(table)
+    if answer["unmeasured"]:
+        output.note(f"Not measured yet, so not planned with: {', '.join(answer['unmeasured'])}")
+
+
+@contextmanager
+def _client(url: str, key_file: Path | None) -> Iterator[Client]:
+    from agent.client import Client
+    from agent.keys import own_key, read_key
+
+    with Client(url, read_key(key_file) if key_file else own_key()[0]) as client:
+        yield client

@@ -1,0 +1,104 @@
+"""The answer of /fleet as tables for people. Names come from other PCs: they are text, never markup."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from shards.errors import StageError
+
+
+def status_tables(fleet: dict[str, Any]) -> list[Table]:
+    """Nodes, chains, links and pending nodes.
+
+    Raises:
+        StageError: the answer is of a model without a fleet.
+    """
+    if "nodes" not in fleet:
+        raise StageError("the model is served by one PC, without a fleet", hint="Serve it without --local-stages.")
+    names = {node["key"]: node["name"] for node in fleet["nodes"]}
+    tables = [_nodes(fleet, names), _chains(fleet, names)]
+    if any(node["links"] for node in fleet["nodes"]):
+        tables.append(_links(fleet, names))
+    if fleet["pending"]:
+        tables.append(_pending(fleet))
+    return tables
+
+
+def _nodes(fleet: dict[str, Any], names: dict[str, str]) -> Table:
+    carried: dict[str, list[str]] = {}
+    for chain in fleet["chains"]:
+        for stage in chain["stages"]:
+            first, end = stage["layers"]
+            carried.setdefault(stage["node"], []).append(f"{first}-{end - 1}")
+    table = _table(f"fleet {fleet['fleet']['name']}", "node", "device", "layers", "memory", "power", "version", "state")
+    for node in fleet["nodes"]:
+        condition = node["condition"]
+        layers = ", ".join(carried.get(node["key"], []))
+        table.add_row(
+            _text(node["name"] + (" (head)" if node["is_head"] else "")),
+            _text(node["device"] or ""),
+            layers,
+            f"{condition['memory_free'] / 1e9:.1f} of {node['hardware']['memory'] / 1e9:.1f} GB free",
+            _power(condition),
+            _text(node["versions"]["edge_agent"]),
+            _text(node["problem"] or node["work"] or ("serving" if layers else "ready")),
+        )
+    return table
+
+
+def _power(condition: dict[str, Any]) -> str:
+    if condition["battery"] is None:
+        return "mains"
+    return f"{'mains' if condition['on_mains'] else 'battery'}, {condition['battery']:.0%}"
+
+
+def _chains(fleet: dict[str, Any], names: dict[str, str]) -> Table:
+    table = _table(
+        f"{fleet['model']['name']}, {fleet['model']['layers']} layers", "chain", "stages", "running", "waiting"
+    )
+    for number, chain in enumerate(fleet["chains"], 1):
+        stages = Text(" - ").join(
+            _text(f"{names.get(stage['node'], stage['node'])} {stage['layers'][0]}-{stage['layers'][1] - 1}")
+            for stage in chain["stages"]
+        )
+        scheduler = chain["scheduler"]
+        state = _text(chain["failure"]) if chain["failure"] else str(scheduler["running"])
+        table.add_row(str(number), stages, state, str(scheduler["waiting"]))
+    if not fleet["chains"]:
+        table.add_row("", "none yet", "", "")
+    return table
+
+
+def _links(fleet: dict[str, Any], names: dict[str, str]) -> Table:
+    table = _table("links", "from", "to", "latency", "rate")
+    for node in fleet["nodes"]:
+        for peer, link in node["links"].items():
+            table.add_row(
+                _text(node["name"]),
+                _text(names.get(peer, peer[:8])),
+                f"{link['latency_ms']:.2f} ms",
+                f"{link['bytes_per_second'] / 1e6:.0f} MB/s",
+            )
+    return table
+
+
+def _pending(fleet: dict[str, Any]) -> Table:
+    table = _table("waiting to be let in", "code", "name", "address")
+    for node in fleet["pending"]:
+        table.add_row(node["code"], _text(node["name"] or "?"), _text(node["address"]))
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=_text(title), title_justify="left")
+    for column in columns:
+        table.add_column(column)
+    return table
+
+
+def _text(text: str) -> Text:
+    """Text with nothing in it that a terminal obeys."""
+    return Text("".join(c if c.isprintable() else "\ufffd" for c in text))

@@ -1,0 +1,1 @@
+"""PCs that find each other, trust each other and share a model out."""

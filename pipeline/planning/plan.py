@@ -1,0 +1,152 @@
+"""What the planner is told, and what it answers."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import isfinite
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from pipeline.scheduler_config import SchedulerConfig
+from shards.manifest import Manifest
+from shards.profile import CostProfile
+
+HEAD = "head"
+"""Name of the head's end of a link; a node on the head's own PC has links of its own to it."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelSize(_Frozen):
+    """What a model needs, in bytes."""
+
+    layers: tuple[int, ...] = Field(description="weights of each decoder layer", min_length=1)
+    embedding: int = Field(ge=0, description="weights of the first stage besides its layers")
+    head: int = Field(ge=0, description="weights of the tail besides its layers")
+    shared: int = Field(0, ge=0, description="weights that every stage needs besides")
+    kv_token: int = Field(ge=0, description="KV cache of one layer for one token")
+    hidden_size: int = Field(gt=0)
+    vocabulary: int = Field(gt=0)
+
+    @classmethod
+    def of(cls, manifest: Manifest, kv_bytes: float) -> Self:
+        """The size of a package's model, with `kv_bytes` bytes for an element of the KV cache."""
+        facts, spans = manifest.facts, manifest.spans
+
+        def size(of: tuple[tuple[int, int], ...]) -> int:
+            return sum(end - start for start, end in of)
+
+        return cls(
+            layers=tuple(map(size, spans.layers)),
+            embedding=size(spans.embedding),
+            head=size(spans.head),
+            shared=size(spans.shared),
+            kv_token=round(2 * facts.kv_heads * facts.head_size * kv_bytes),
+            hidden_size=facts.hidden_size,
+            vocabulary=facts.vocabulary,
+        )
+
+    def stage(self, first: int, end: int, kv_tokens: int) -> int:
+        """Bytes of a stage with layers [first, end) and room for `kv_tokens` tokens."""
+        weights = self.shared + sum(self.layers[first:end])
+        weights += self.embedding * (first == 0) + self.head * (end == len(self.layers))
+        return weights + (end - first) * kv_tokens * self.kv_token
+
+
+class NodeOffer(_Frozen):
+    """What a node offers."""
+
+    id: str
+    name: str
+    memory: int = Field(ge=0, description="bytes a stage may take on the device")
+    costs: CostProfile = Field(description="measured with this model on the device the node would use")
+
+    @model_validator(mode="after")
+    def _measured(self) -> Self:
+        costs = self.costs
+        if not costs.rows or costs.rows[0] < 1 or any(a >= b for a, b in pairwise(costs.rows)):
+            raise ValueError(f"numbers of rows must grow from 1 or more, these are {costs.rows}")
+        for part in ("fixed", "embed", "layer", "head"):
+            times = getattr(costs, part)
+            if len(times) != len(costs.rows) or not all(isfinite(time) and time >= 0 for time in times):
+                raise ValueError(f"{part} must have a time for each of {len(costs.rows)} numbers of rows")
+        return self
+
+
+class Link(_Frozen):
+    """One direction of the way between two nodes, or a node and the head; ids, or HEAD."""
+
+    source: str
+    target: str
+    latency_ms: float = Field(ge=0, allow_inf_nan=False, description="one way, of a small message")
+    bytes_per_second: float = Field(gt=0, allow_inf_nan=False)
+
+
+class Wish(_Frozen):
+    """What the users want."""
+
+    users: int = Field(4, gt=0, description="answers made at the same time")
+    context: int = Field(4096, gt=0, description="tokens of each, prompt and answer")
+    prompt: int = Field(512, gt=0, description="tokens of a typical prompt, for the time to first token")
+    replicas: bool = Field(True, description="several copies of the model may run")
+    stages: int | None = Field(None, gt=0, description="exactly so many stages in each chain; None: what is best")
+    token_budget: int = Field(SchedulerConfig.token_budget, gt=0, description="most rows of a prefill step")
+
+
+class StagePlan(_Frozen):
+    """Consecutive layers [first_layer, end_layer) on a node."""
+
+    node: str
+    first_layer: int
+    end_layer: int
+    memory: int = Field(description="bytes: weights and KV cache, without the engine's own buffers")
+
+
+class Prediction(_Frozen):
+    """What a chain, or a whole plan, is expected to give."""
+
+    one_user: float = Field(description="tokens per second of a single user")
+    users: int
+    many_users: float = Field(description="tokens per second of `users` users together")
+    first_token_ms: float = Field(description="from a prompt of the wish's length to its first token, when idle")
+
+
+class ChainPlan(_Frozen):
+    """One copy of the model."""
+
+    stages: tuple[StagePlan, ...] = Field(min_length=1)
+    users: int = Field(gt=0, description="how many of the wish's users it serves")
+    kv_tokens: int = Field(gt=0, description="tokens of each stage's KV cache")
+    prediction: Prediction
+
+
+class LeftOut(_Frozen):
+    """A node that carries nothing, and why, with the figures."""
+
+    node: str
+    reason: str
+    prediction_with: Prediction | None = Field(None, description="of the best plan that has it carry something")
+
+
+class Plan(_Frozen):
+    """Chains over nodes."""
+
+    chains: tuple[ChainPlan, ...] = Field(min_length=1)
+    prediction: Prediction
+    left_out: tuple[LeftOut, ...] = ()
+    without: dict[str, Prediction | None] = Field(
+        default_factory=dict, description="for each node in use, what is left when it is not there; None: nothing fits"
+    )
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        for chain in self.chains:
+            edges = [stage.first_layer for stage in chain.stages] + [chain.stages[-1].end_layer]
+            if edges[0] != 0 or any(
+                stage.end_layer != after for stage, after in zip(chain.stages, edges[1:], strict=True)
+            ):
+                raise ValueError("the stages of a chain follow one another from layer 0")
+        return self

@@ -1,0 +1,125 @@
+"""Which node gets which layers: the plan with the most tokens a second for the wished users, and why. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeline.planning.candidates import Candidate, Chain
+from pipeline.planning.plan import (
+    ChainPlan,
+    LeftOut,
+    Link,
+    ModelSize,
+    NodeOffer,
+    Plan,
+    Prediction,
+    StagePlan,
+    Wish,
+)
+from pipeline.planning.prediction import Times
+from pipeline.planning.reasons import Reasons
+from pipeline.planning.room import Reserve, Room, kv_tokens
+from pipeline.planning.search import Search, choose, fastest, lacking, using
+from pipeline.planning.shortage import Shortage
+from shards.errors import CapacityError, ConfigurationError
+
+
+def plan(
+    size: ModelSize,
+    offers: Sequence[NodeOffer],
+    links: Sequence[Link],
+    wish: Wish,
+    reserve: Reserve = Reserve(),  # noqa: B008 (immutable)
+) -> Plan:
+    """The plan with the most tokens a second for the wish's users; among those as good within 3 % the one with the
+    fewest stages, then the best for a single user.
+
+    It does not depend on the order of offers or links. With few nodes it is the best there is (`Search` says when);
+    layers of different sizes, where memory is tight, may cost it a layer's time.
+
+    Raises:
+        CapacityError: nothing fits; says how much is missing on which split, and what would fit.
+        ConfigurationError: the wish is for more stages than the model has layers.
+    """
+    return _Planner(size, offers, links, wish, reserve).plan()
+
+
+class _Planner:
+    def __init__(
+        self, size: ModelSize, offers: Sequence[NodeOffer], links: Sequence[Link], wish: Wish, reserve: Reserve
+    ) -> None:
+        self._size, self._wish, self._reserve = size, wish, reserve
+        self._offers = sorted(offers, key=lambda offer: offer.id)
+        self._times = Times(size, self._offers, links)
+        self._room = Room(size, self._offers, reserve)
+        self._search = Search(self._times, self._room, len(offers), len(size.layers), wish)
+
+    def plan(self) -> Plan:
+        depth, wanted = len(self._size.layers), self._wish.stages
+        if wanted is not None and wanted > depth:
+            raise ConfigurationError(
+                f"{depth} layers cannot be split into {wanted} stages",
+                where="stages",
+                hint=f"Ask for 1 to {depth} stages.",
+            )
+        if len(self._offers) < (wanted or 1):
+            raise CapacityError(
+                f"{wanted or 1} stages need as many nodes, and {len(self._offers)} are there",
+                hint="Let more nodes join, or ask for fewer stages." if self._offers else "Let a node join.",
+            )
+        self._search.run()
+        chosen = choose(self._search.candidates)
+        if chosen is None:
+            raise Shortage(self._size, self._offers, self._room, self._wish, self._reserve).error()
+        return Plan(
+            chains=tuple(self._chain(chain) for chain in _best_first(chosen)),
+            prediction=self._prediction(chosen),
+            left_out=self._left_out(chosen),
+            without={
+                self._offers[node].id: self._predicted(choose(self._search.among(lacking(node))))
+                for node in sorted(chosen.nodes)
+            },
+        )
+
+    def _chain(self, chain: Chain) -> ChainPlan:
+        tokens, stages, first = kv_tokens(chain.users, self._wish.context), [], 0
+        for node, layers in zip(chain.nodes, chain.layers, strict=True):
+            stages.append(
+                StagePlan(
+                    node=self._offers[node].id,
+                    first_layer=first,
+                    end_layer=first + layers,
+                    memory=self._size.stage(first, first + layers, tokens),
+                )
+            )
+            first += layers
+        prediction = self._times.predict(chain.nodes, chain.layers, chain.users, self._wish)
+        return ChainPlan(stages=tuple(stages), users=chain.users, kv_tokens=tokens, prediction=prediction)
+
+    def _predicted(self, candidate: Candidate | None) -> Prediction | None:
+        return None if candidate is None else self._prediction(candidate)
+
+    def _prediction(self, candidate: Candidate) -> Prediction:
+        """Of all chains together; a single user is on the chain that is best for that."""
+        chains = [self._times.predict(chain.nodes, chain.layers, chain.users, self._wish) for chain in candidate.chains]
+        best = max(chains, key=lambda chain: chain.one_user)
+        return Prediction(
+            one_user=best.one_user,
+            users=self._wish.users,
+            many_users=sum(chain.many_users for chain in chains),
+            first_token_ms=best.first_token_ms,
+        )
+
+    def _left_out(self, chosen: Candidate) -> tuple[LeftOut, ...]:
+        reasons = Reasons(self._size, self._offers, self._times, self._room, self._wish, self._reserve)
+        left_out = []
+        for node, offer in enumerate(self._offers):
+            if node not in chosen.nodes:
+                forced = fastest(self._search.among(using(node)))
+                reason = reasons.why(node, chosen, forced)
+                left_out.append(LeftOut(node=offer.id, reason=reason, prediction_with=self._predicted(forced)))
+        return tuple(left_out)
+
+
+def _best_first(candidate: Candidate) -> list[Chain]:
+    return sorted(candidate.chains, key=lambda chain: (-chain.rate, chain.nodes))

@@ -1,0 +1,206 @@
+"""How fast a chain is: from measured parts of stages and links to tokens per second.
+
+A **stage** that runs a step of r rows takes `fixed + layers * layer + embed + head` milliseconds of its node's profile,
+embed and head only at the ends of the chain. Between measured numbers of rows each part is linear, beyond the last it
+goes on with the last slope. Fewer rows never take longer: where a table says so, something else was running.
+
+A **link** takes `latency + rows * bytes / rate`. Between stages a row is its hidden state in f16 and its share of the
+header; from the head to the first stage and from the tail to the head it is tokens, a header's share alone.
+
+A step's **traversal** of the chain is all stages, all links and `HEAD_MS` in the head. A single user waits for one
+traversal a token. Many users are dealt into m equal groups with a step each on its way, as the scheduler does it
+(`pipeline/pacing.py`): every user gets a token in each **period**, and the period is the traversal, or m times the
+slowest stage, whichever is longer. Moving a step's bytes keeps a link busy like a stage, so it counts as one; latency
+keeps nobody busy. The best m is taken, from 1 to the number of users. More users make larger steps, and those are
+cheaper by the row: that is why a chain of n stages with n times the users can match n replicas.
+
+The **first token** of a prompt comes when its last chunk has passed the chain; chunks follow one another at the pace of
+the slowest stage. They have at most a step's budget of rows, fewer where overlapping on the stages makes up for it, and
+the head matrix sees one row of each.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import cache
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from pipeline.planning.plan import HEAD, Link, ModelSize, NodeOffer, Prediction, Wish
+from shards.profile import CostProfile
+
+HEAD_MS = 0.4
+"""Of a step in the head: scheduling, packing, detokenizing, and answering the users."""
+
+ROW_BYTES = 200
+"""Of a row on the wire besides its hidden state: its share of the header and of the timings, or a token's entry."""
+
+UNKNOWN_LATENCY_MS = 0.3
+"""One way through a link nobody measured: loopback, mostly; a wired network is not much slower."""
+
+UNKNOWN_BYTES_PER_SECOND = 125e6
+"""Gigabit Ethernet, for a link nobody measured."""
+
+
+class Parts(NamedTuple):
+    """Milliseconds of the parts of a step on one node."""
+
+    fixed: float
+    embed: float
+    layer: float
+    head: float
+
+
+class Hop(NamedTuple):
+    """What a link costs, in milliseconds."""
+
+    latency: float
+    byte: float
+
+
+class StepTimes(NamedTuple):
+    """Milliseconds of a step on a chain whose layers are not dealt yet."""
+
+    bases: tuple[float, ...]
+    """Of each stage without its layers."""
+    layer: tuple[float, ...]
+    """Of one layer on each stage."""
+    way: float
+    """On all links, and in the head."""
+    transfer: float
+    """The longest that a link is busy."""
+
+    def stage(self, index: int, layers: int) -> float:
+        """Of a stage with so many layers."""
+        return self.bases[index] + layers * self.layer[index]
+
+    def traversal(self, layers: Sequence[int]) -> float:
+        """Once through the chain and back to the head."""
+        return self.way + sum(self.bases) + sum(n * layer for n, layer in zip(layers, self.layer, strict=True))
+
+    def slowest(self, layers: Sequence[int]) -> float:
+        """The stage or link that is busy the longest."""
+        return max(self.transfer, *(self.stage(i, n) for i, n in enumerate(layers)))
+
+    def period(self, layers: Sequence[int], in_flight: int) -> float:
+        """Time in which each of `in_flight` such steps goes round once."""
+        return max(in_flight * self.slowest(layers), self.traversal(layers))
+
+
+class Pace(NamedTuple):
+    """Steps on their way at once, and the users in each."""
+
+    in_flight: int
+    rows: int
+
+
+@cache
+def paces(users: int) -> tuple[Pace, ...]:
+    """The ways to deal users into equal groups: for each size of a group the fewest groups."""
+    return tuple(Pace(m, rows) for rows, m in {-(-users // m): m for m in range(users, 0, -1)}.items())
+
+
+class Times:
+    """Times of any chain over the offered nodes; nodes are numbers, their places in `offers`."""
+
+    def __init__(self, size: ModelSize, offers: Sequence[NodeOffer], links: Sequence[Link]) -> None:
+        numbers: dict[str, int | None] = {offer.id: number for number, offer in enumerate(offers)}
+        numbers[HEAD] = None
+        self._hidden_bytes = 2 * size.hidden_size + ROW_BYTES
+        self._curves = [_Curves(offer.costs) for offer in offers]
+        self._hops = {
+            (numbers[link.source], numbers[link.target]): Hop(link.latency_ms, 1e3 / link.bytes_per_second)
+            for link in links
+            if link.source in numbers and link.target in numbers
+        }
+        self._parts: dict[tuple[int, int], Parts] = {}
+        self._ways: dict[tuple[int, ...], _Way] = {}
+        self._steps: dict[tuple[tuple[int, ...], int, int], StepTimes] = {}
+
+    def parts(self, node: int, rows: int) -> Parts:
+        """What a step of so many rows costs on a node."""
+        key = node, rows
+        if key not in self._parts:
+            self._parts[key] = self._curves[node].at(rows)
+        return self._parts[key]
+
+    def hop(self, source: int | None, target: int | None) -> Hop:
+        """The link between two nodes; None is the head."""
+        return self._hops.get((source, target), Hop(UNKNOWN_LATENCY_MS, 1e3 / UNKNOWN_BYTES_PER_SECOND))
+
+    def step(self, nodes: tuple[int, ...], rows: int, sampled: int | None = None) -> StepTimes:
+        """A step on a chain of these nodes, in this order; `sampled` of its rows go through the head matrix, or all."""
+        sampled = rows if sampled is None else sampled
+        key = nodes, rows, sampled
+        if key not in self._steps:
+            self._steps[key] = self._step(nodes, rows, sampled)
+        return self._steps[key]
+
+    def predict(self, nodes: tuple[int, ...], layers: Sequence[int], users: int, wish: Wish) -> Prediction:
+        """What a chain with these layers on its stages gives to so many users."""
+        alone = self.step(nodes, 1).traversal(layers)
+        period = min(self.step(nodes, pace.rows).period(layers, pace.in_flight) for pace in paces(users))
+        return Prediction(
+            one_user=1e3 / alone,
+            users=users,
+            many_users=users * 1e3 / period,
+            first_token_ms=self._first_token(nodes, layers, wish),
+        )
+
+    def _first_token(self, nodes: tuple[int, ...], layers: Sequence[int], wish: Wish) -> float:
+        fewest = -(-wish.prompt // wish.token_budget)
+        times = []
+        for chunks in range(fewest, min(wish.prompt, fewest + 4 * len(nodes)) + 1):  # as far as Pacing.chunk looks
+            step = self.step(nodes, -(-wish.prompt // chunks), sampled=1)
+            times.append(step.traversal(layers) + (chunks - 1) * step.slowest(layers))
+        return min(times)
+
+    def _step(self, nodes: tuple[int, ...], rows: int, sampled: int) -> StepTimes:
+        parts = [self.parts(node, rows) for node in nodes]
+        bases = [part.fixed for part in parts]
+        bases[0] += parts[0].embed
+        bases[-1] += self.parts(nodes[-1], sampled).head
+        way = self._way(nodes)
+        return StepTimes(
+            bases=tuple(bases),
+            layer=tuple(part.layer for part in parts),
+            way=HEAD_MS + way.latency + rows * way.row,
+            transfer=rows * way.longest,
+        )
+
+    def _way(self, nodes: tuple[int, ...]) -> _Way:
+        if nodes not in self._ways:
+            hops = [self.hop(source, target) for source, target in pairwise((None, *nodes, None))]
+            sizes = ROW_BYTES, *[self._hidden_bytes] * (len(nodes) - 1), ROW_BYTES
+            rows = [hop.byte * size for hop, size in zip(hops, sizes, strict=True)]
+            self._ways[nodes] = _Way(sum(hop.latency for hop in hops), sum(rows), max(rows))
+        return self._ways[nodes]
+
+
+class _Way(NamedTuple):
+    """All links of a chain: their latency, a row on all of them, and a row on the slowest; in milliseconds."""
+
+    latency: float
+    row: float
+    longest: float
+
+
+class _Curves:
+    """A profile's parts as functions of the number of rows."""
+
+    def __init__(self, costs: CostProfile) -> None:
+        self._rows = costs.rows
+        columns = (costs.fixed, costs.embed, costs.layer, costs.head)
+        self._columns = [list(accumulate(reversed(column), min))[::-1] for column in columns]
+
+    def at(self, rows: int) -> Parts:
+        return Parts(*(self._value(column, rows) for column in self._columns))
+
+    def _value(self, times: Sequence[float], rows: int) -> float:
+        measured = self._rows
+        if rows <= measured[0] or len(measured) == 1:
+            return times[0]
+        above = min(bisect_left(measured, rows), len(measured) - 1)
+        (r0, r1), (t0, t1) = measured[above - 1 : above + 1], times[above - 1 : above + 1]
+        return t0 + (t1 - t0) * (rows - r0) / (r1 - r0)
