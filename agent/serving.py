@@ -15,8 +15,8 @@ from shards.errors import ConfigurationError, StageError
 from shards.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from agent.fleet.fleet_model import FleetModel
-    from agent.fleet.fleet_options import FleetOptions
+    from agent.fleet.head.fleet_model import FleetModel
+    from agent.fleet.head.fleet_options import FleetOptions
     from agent.served import Served
 
 _POLL_SECONDS = 0.2
@@ -77,8 +77,8 @@ class Serving:
     def _open_fleet(
         self, package: Path, options: RunOptions, fleet: FleetOptions, stack: ExitStack, progress: Progress
     ) -> FleetModel:
-        from agent.fleet.fleet_head import FleetHead
-        from agent.fleet.fleet_model import FleetModel
+        from agent.fleet.head.fleet_head import FleetHead
+        from agent.fleet.head.fleet_model import FleetModel
 
         head = stack.enter_context(FleetHead(package, fleet))
         model = FleetModel(package, options, fleet, head, progress)

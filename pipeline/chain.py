@@ -56,6 +56,7 @@ class Chain:
         self._keys = KeyPair.new()
         self._ends: list[Receiver | Sender] = []
         self._closing = threading.Event()
+        self._close_lock = threading.Lock()
         self._lock = threading.Lock()
         self._failure: StageError | None = None
         self._listeners: list[Callable[[StageError], None]] = []
@@ -149,12 +150,15 @@ class Chain:
             listener(failure)
 
     def close(self) -> None:
-        """End the stages. A head on this chain is closed before."""
-        self._closing.set()
-        stages.stop(self._children)
-        for end in self._ends:
-            end.close()
-        self._context.term()
+        """End the stages. A head on this chain is closed before. Another call waits for the first, and does nothing."""
+        with self._close_lock:  # sockets and context do not survive two who close them at once
+            if self._closing.is_set():
+                return
+            self._closing.set()
+            stages.stop(self._children)
+            for end in self._ends:
+                end.close()
+            self._context.term()
 
     def _load(self, progress: Report) -> tuple[RuntimeFacts, ...]:
         facts: dict[Stage, RuntimeFacts] = {}

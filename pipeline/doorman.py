@@ -11,8 +11,6 @@ import zmq
 from zmq.utils import z85
 
 _ZAP = "inproc://zeromq.zap.01"
-_MAPPED = "::ffff:"
-"""How an IPv4 address begins on a socket that hears IPv6 too."""
 
 _REFUSED = b"400"
 _REFUSED_FOR_NOW = b"000"
@@ -24,6 +22,11 @@ _log = logging.getLogger(__name__)
 Check = Callable[[str, str], bool]
 """Whether a public key (Z85) from an address may come in. Called on the doorman's thread, once a connection; must be
 quick, for all others wait at the door meanwhile."""
+
+
+def plain(address: str) -> str:
+    """The address of a peer, an IPv4 one without what begins it on a socket that hears IPv6 too."""
+    return address.removeprefix("::ffff:")
 
 
 class Doorman:
@@ -79,7 +82,7 @@ class Doorman:
             if mechanism == b"CURVE":
                 (raw,) = credentials
                 key = z85.encode(raw)
-                if check(key.decode(), address.decode().removeprefix(_MAPPED)):
+                if check(key.decode(), plain(address.decode())):
                     status, user = b"200", key
         except Exception:  # of a check: whatever it is, the door stays shut and the doorman at it
             if not self._has_complained:  # once: strangers can make it happen again and again

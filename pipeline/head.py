@@ -119,7 +119,8 @@ class Head:
             raise RequestError(error.what, where=(error.where or "").rpartition(".")[2]) from None
         if self._failure is not None:
             raise self._failure
-        self._command(lambda: self._add(request, listener))
+        if not self._command(lambda: self._add(request, listener)):
+            raise self._failure or StageError("the head is closed", hint="Start the model again.")
 
     def cancel(self, request: str) -> None:
         """End a request early; its last event is Finished("cancelled"). Unknown ones are ignored."""

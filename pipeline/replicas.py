@@ -51,14 +51,14 @@ class Replicas:
 
         Requests that run on another copy stay there.
         """
-        with self._changed:
+        with self._changed:  # until each has its copy, so that none can be cancelled in between and run all the same
             self._shares, self._refusal = dict(copies), None
             parked, self._parked = (self._parked, {}) if self._shares else ({}, self._parked)
-        for request, listener in parked.values():
-            try:
-                self.submit(request, listener)
-            except EdgeAgentError as error:
-                listener(Failed(request.id, error, Usage(len(request.prompt), 0, 0)))
+            for request, listener in parked.values():
+                try:
+                    self.submit(request, listener)
+                except EdgeAgentError as error:
+                    listener(Failed(request.id, error, Usage(len(request.prompt), 0, 0)))
 
     def remove(self, copy: TakesRequests) -> None:
         """Give a copy no more requests."""
@@ -82,7 +82,8 @@ class Replicas:
 
         Raises:
             RequestError: the request is impossible.
-            EdgeAgentError: the copy has failed, or there is none and will be none, or too many requests wait for one.
+            EdgeAgentError: the last copy has failed, or there is none and will be none, or too many requests wait for
+                one.
         """
         with self._changed:
             if not self._shares:
@@ -95,19 +96,8 @@ class Replicas:
                     )
                 self._parked[request.id] = request, listener
                 return
-            loads = dict.fromkeys(self._shares, 0)
-            for copy in self._open.values():
-                if copy in loads:
-                    loads[copy] += 1
-            chosen = min(loads, key=lambda copy: (loads[copy] + 1) / self._shares[copy])
-            self._open[request.id] = chosen
-            if len(self._open) == 1:
-                self._busy(True)
-        try:
-            chosen.submit(request, lambda event: self._hear(listener, event))
-        except BaseException:
-            self._forget(request.id)
-            raise
+            while not self._hand_out(request, listener):
+                pass
 
     def cancel(self, request: str) -> None:
         """End a request early; unknown ones are ignored."""
@@ -117,6 +107,26 @@ class Replicas:
             copy.cancel(request)
         elif parked is not None:
             parked[1](Finished(request, "cancelled", Usage(len(parked[0].prompt), 0, 0)))
+
+    def _hand_out(self, request: Request, listener: Listener) -> bool:
+        """Give a request to a copy; False: that one has failed, and there are others."""
+        loads = dict.fromkeys(self._shares, 0)
+        for copy in self._open.values():
+            if copy in loads:
+                loads[copy] += 1
+        chosen = min(loads, key=lambda copy: (loads[copy] + 1) / self._shares[copy])
+        self._open[request.id] = chosen
+        if len(self._open) == 1:
+            self._busy(True)
+        try:
+            chosen.submit(request, lambda event: self._hear(listener, event))
+        except BaseException as error:
+            self._forget(request.id)
+            if not isinstance(error, StageError) or len(self._shares) == 1:
+                raise
+            del self._shares[chosen]  # it has nothing to do, so every request would go there
+            return False
+        return True
 
     def _hear(self, listener: Listener, event: RequestEvent) -> None:
         if isinstance(event, Finished | Failed):

@@ -12,6 +12,8 @@ import sys
 
 import _environment
 
+_ON_ALL = ["-n", "auto", "--dist", "worksteal"]
+
 
 def main(arguments: list[str]) -> int:
     """Prepare, run the checks, and give the first exit code that is not 0."""
@@ -31,7 +33,8 @@ def main(arguments: list[str]) -> int:
             failed[" ".join(check)] = code
         if code == 130:
             return code
-    code = _environment.run([*module, "pytest", *arguments], cwd=_environment.PROJECT)
+    # without arguments on all processors: whoever is done takes tests from the others
+    code = _environment.run([*module, "pytest", *(arguments or _ON_ALL)], cwd=_environment.PROJECT)
     if code:
         failed["pytest"] = code
     if failed:

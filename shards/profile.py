@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from math import isfinite
 from operator import mul
 from pathlib import Path
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from shards.balance import Costs
 from shards.errors import ConfigurationError
@@ -39,6 +41,16 @@ class CostProfile(BaseModel):
     layer: tuple[float, ...]
     head: tuple[float, ...]
     """Final norm and head matrix, for one row of each sequence."""
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if not self.rows or self.rows[0] < 1 or any(a >= b for a, b in pairwise(self.rows)):
+            raise ValueError(f"numbers of rows must grow from 1 or more, these are {self.rows}")
+        for part in ("fixed", "embed", "layer", "head"):
+            times = getattr(self, part)
+            if len(times) != len(self.rows) or not all(isfinite(time) and time >= 0 for time in times):
+                raise ValueError(f"{part} must have a time for each of {len(self.rows)} numbers of rows")
+        return self
 
     def costs(self, layers: int) -> Costs:
         """What the parts of a model of `layers` layers cost, as shares of a whole step.

@@ -40,8 +40,8 @@ def token(
     """
     from agent import paths, secure_file
     from agent.client import ServerError
-    from agent.fleet.identity import FleetIdentity
-    from agent.fleet.token import encode
+    from agent.fleet.trust.identity import FleetIdentity
+    from agent.fleet.trust.token import encode
 
     folder = paths.config_folder()
     fleet = FleetIdentity.load_or_create(folder)

@@ -16,7 +16,7 @@ from shards.errors import ConfigurationError, EdgeAgentError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from agent.fleet.node_status import Activity, NodeStatus, StageStatus
+    from agent.fleet.node.node_status import Activity, NodeStatus, StageStatus
 
 _WHICH, _WHAT = "Which fleet", "What this PC gives"
 _BAR = 30
@@ -91,10 +91,10 @@ def join(
 
         edge-agent join --fleet office --device GPU
     """
-    from agent.fleet.identity import clean_name
-    from agent.fleet.joining import Joining, JoinOptions
-    from agent.fleet.node_settings import NodeSettings
-    from agent.fleet.token import read_token
+    from agent.fleet.node.joining import Joining, JoinOptions
+    from agent.fleet.node.node_settings import NodeSettings
+    from agent.fleet.trust.identity import clean_name
+    from agent.fleet.trust.token import read_token
 
     try:
         if fleet_key is not None and len(fleet_key) != 40:

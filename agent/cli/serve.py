@@ -12,8 +12,8 @@ from agent.address import DEFAULT_CONTROL_PORT, DEFAULT_HOST, DEFAULT_PORT, DEFA
 from agent.cli import output
 
 if TYPE_CHECKING:
-    from agent.fleet.fleet_model import FleetModel
-    from agent.fleet.fleet_options import FleetOptions
+    from agent.fleet.head.fleet_model import FleetModel
+    from agent.fleet.head.fleet_options import FleetOptions
     from agent.serving import Serving
 
 _FLEET, _ALONE = "On a fleet", "On this PC alone"
@@ -93,8 +93,8 @@ def serve(
         edge-agent serve smollm2 --host 0.0.0.0 --api-key-file key.txt
     """
     from agent import paths
-    from agent.fleet.fleet_options import FleetOptions
-    from agent.fleet.node_settings import NodeSettings
+    from agent.fleet.head.fleet_options import FleetOptions
+    from agent.fleet.node.node_settings import NodeSettings
     from agent.keys import own_key, read_key
     from agent.server import is_loopback
     from agent.serving import Serving

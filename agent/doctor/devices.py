@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from agent.doctor.check import Check, Status
 from agent.doctor.system_devices import Kind, SystemDevices, system_devices
-from agent.fleet.hardware import see_devices
-from agent.fleet.messages import Device
+from agent.fleet.control.messages import Device
+from agent.fleet.node.hardware import see_devices
 from shards.errors import StageError
 
 _TOPIC = "devices"

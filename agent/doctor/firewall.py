@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agent.doctor.check import Check
 from agent.doctor.interfaces import Interface, interfaces
-from agent.fleet.system import command, powershell
+from agent.fleet.node.system import command, powershell
 
 _TOPIC = "firewall"
 _OPEN_ZONES = ("trusted", "FedoraWorkstation")

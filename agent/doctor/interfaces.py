@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from agent.fleet import interfaces as known
+from agent.fleet.discovery import interfaces as known
 
 
 @dataclass(frozen=True, slots=True)

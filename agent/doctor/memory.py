@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 
 from agent.doctor.check import Check
-from agent.fleet.hardware import RESERVE_BYTES
+from agent.fleet.node.hardware import RESERVE_BYTES
 
 _TOPIC = "memory"
 _CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))

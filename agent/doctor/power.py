@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from agent import paths
 from agent.doctor.check import Check
-from agent.fleet.hardware import condition
-from agent.fleet.messages import Condition
+from agent.fleet.control.messages import Condition
+from agent.fleet.node.hardware import condition
 
 _TOPIC = "power"
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from agent.fleet.system import display_adapters, powershell
+from agent.fleet.node.system import display_adapters, powershell
 
 _INTEL = "0x8086"
 _GPU_CLASS, _NPU_CLASS = "0x03", "0x1200"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+from itertools import accumulate
 from math import inf
 
 from pipeline.planning.prediction import StepTimes
@@ -74,19 +75,20 @@ class Deal:
 
         All stages would take equally long, but for those that their memory stops earlier.
         """
-        step, left = self._step, float(self._layers)
-        sharing, speeds = [], 0.0
-        for base, layer, most in zip(step.bases, step.layer, self._most, strict=True):
-            if layer <= 0:
-                left -= most
-            else:
-                sharing.append((base + most * layer, 1 / layer))
-                left += base / layer
-                speeds += 1 / layer
+        step = self._step
         least = max(step.transfer, *map(sum, zip(step.bases, step.layer, strict=True)))
-        for full, speed in sorted(sharing):
-            if full * speeds >= left:
-                return max(least, left / speeds)
-            left -= full * speed
-            speeds -= speed
+        stages = sorted(
+            (base + most * layer, most, base, layer)
+            for base, layer, most in zip(step.bases, step.layer, self._most, strict=True)
+            if layer > 0
+        )
+        left = self._layers - sum(most for most, layer in zip(self._most, step.layer, strict=True) if layer <= 0)
+        # of each stage and those that are full later
+        speeds = list(accumulate(1 / layer for *_, layer in reversed(stages)))
+        bases = list(accumulate(base / layer for *_, base, layer in reversed(stages)))
+        for (full, most, *_), speed, base in zip(stages, reversed(speeds), reversed(bases), strict=True):
+            level = (left + base) / speed
+            if full >= level:
+                return max(least, level)
+            left -= most
         return least

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from math import isfinite
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -63,17 +61,6 @@ class NodeOffer(_Frozen):
     name: str
     memory: int = Field(ge=0, description="bytes a stage may take on the device")
     costs: CostProfile = Field(description="measured with this model on the device the node would use")
-
-    @model_validator(mode="after")
-    def _measured(self) -> Self:
-        costs = self.costs
-        if not costs.rows or costs.rows[0] < 1 or any(a >= b for a, b in pairwise(costs.rows)):
-            raise ValueError(f"numbers of rows must grow from 1 or more, these are {costs.rows}")
-        for part in ("fixed", "embed", "layer", "head"):
-            times = getattr(costs, part)
-            if len(times) != len(costs.rows) or not all(isfinite(time) and time >= 0 for time in times):
-                raise ValueError(f"{part} must have a time for each of {len(costs.rows)} numbers of rows")
-        return self
 
 
 class Link(_Frozen):

@@ -15,8 +15,8 @@ keeps nobody busy. The best m is taken, from 1 to the number of users. More user
 cheaper by the row: that is why a chain of n stages with n times the users can match n replicas.
 
 The **first token** of a prompt comes when its last chunk has passed the chain; chunks follow one another at the pace of
-the slowest stage. They have at most a step's budget of rows, fewer where overlapping on the stages makes up for it, and
-the head matrix sees one row of each.
+the slowest stage. They have at most a step's budget of rows, fewer where overlapping on the stages makes up for it. The
+head matrix sees the last row alone.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Times:
         }
         self._parts: dict[tuple[int, int], Parts] = {}
         self._ways: dict[tuple[int, ...], _Way] = {}
-        self._steps: dict[tuple[tuple[int, ...], int, int], StepTimes] = {}
+        self._steps: dict[tuple[tuple[int, ...], int, bool], StepTimes] = {}
 
     def parts(self, node: int, rows: int) -> Parts:
         """What a step of so many rows costs on a node."""
@@ -129,9 +129,8 @@ class Times:
         """The link between two nodes; None is the head."""
         return self._hops.get((source, target), Hop(UNKNOWN_LATENCY_MS, 1e3 / UNKNOWN_BYTES_PER_SECOND))
 
-    def step(self, nodes: tuple[int, ...], rows: int, sampled: int | None = None) -> StepTimes:
-        """A step on a chain of these nodes, in this order; `sampled` of its rows go through the head matrix, or all."""
-        sampled = rows if sampled is None else sampled
+    def step(self, nodes: tuple[int, ...], rows: int, sampled: bool = True) -> StepTimes:
+        """A step on a chain of these nodes, in this order; all its rows go through the head matrix, or none."""
         key = nodes, rows, sampled
         if key not in self._steps:
             self._steps[key] = self._step(nodes, rows, sampled)
@@ -152,15 +151,15 @@ class Times:
         fewest = -(-wish.prompt // wish.token_budget)
         times = []
         for chunks in range(fewest, min(wish.prompt, fewest + 4 * len(nodes)) + 1):  # as far as Pacing.chunk looks
-            step = self.step(nodes, -(-wish.prompt // chunks), sampled=1)
+            step = self.step(nodes, -(-wish.prompt // chunks), sampled=False)
             times.append(step.traversal(layers) + (chunks - 1) * step.slowest(layers))
-        return min(times)
+        return min(times) + self.parts(nodes[-1], 1).head
 
-    def _step(self, nodes: tuple[int, ...], rows: int, sampled: int) -> StepTimes:
+    def _step(self, nodes: tuple[int, ...], rows: int, sampled: bool) -> StepTimes:
         parts = [self.parts(node, rows) for node in nodes]
         bases = [part.fixed for part in parts]
         bases[0] += parts[0].embed
-        bases[-1] += self.parts(nodes[-1], sampled).head
+        bases[-1] += parts[-1].head * sampled
         way = self._way(nodes)
         return StepTimes(
             bases=tuple(bases),

@@ -12,7 +12,7 @@ from pipeline.planning.prediction import Times
 from pipeline.planning.room import Reserve, Room, kv_tokens
 
 _SLOWER = 1.5
-"""From so many times the fastest node's time of a layer on, a node is left out because it is slow."""
+"""A node is to blame for a layer, or links for a row, that takes so many times as long as elsewhere."""
 
 _NUMBERS = ("", "", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
@@ -53,18 +53,19 @@ class Reasons:
             times = own / best
             how = _NUMBERS[round(times)] if 1.9 <= times < 10.5 else f"{times:.3g}"
             return f"its layers take {own:.2f} ms each, {how} times {self._offers[fastest].name}'s {best:.2f} ms"
-        if len(forced.nodes) <= len(chosen.nodes):
-            return "it would take the place of a node that does better there"
         way = self._way(node, forced)
-        return f"one stage more, and its links add {way:.1f} ms to every step"
+        others = max(self._way(each, chosen) for each in chosen.nodes)
+        if way >= _SLOWER * others:
+            return f"a step is {way:.1f} ms on the links to it and from it, and at most {others:.1f} ms on others'"
+        if len(forced.nodes) <= len(chosen.nodes):
+            return "the node whose place it would take does better there"
+        return f"it would be one stage more, and its links add {way:.1f} ms to every step"
 
-    def _way(self, node: int, forced: Candidate) -> float:
-        """Milliseconds that a row is on the links to and from the node."""
-        for chain in forced.chains:
-            if node in chain.nodes:
-                hops = [self._times.hop(*pair) for pair in pairwise((None, *chain.nodes, None)) if node in pair]
-                return sum(hop.latency + 2 * self._size.hidden_size * hop.byte for hop in hops)
-        return 0.0
+    def _way(self, node: int, candidate: Candidate) -> float:
+        """Milliseconds that a row is on the links to and from a node."""
+        (nodes,) = (chain.nodes for chain in candidate.chains if node in chain.nodes)
+        hops = [self._times.hop(*pair) for pair in pairwise((None, *nodes, None)) if node in pair]
+        return sum(hop.latency + 2 * self._size.hidden_size * hop.byte for hop in hops)
 
     def _too_small(self, node: int) -> str:
         offered, wish = self._offers[node].memory, self._wish

@@ -16,15 +16,15 @@ from typing import Any
 
 import psutil
 import pytest
+from agent.fleet.node.node.node_status import Activity, NodeStatus, StageStatus
 
 from agent.cli import output
 from agent.cli.join import picture, stage_line, summary
-from agent.fleet.control_server import ControlServer, NodeEvent, NodeJoined, NodeLeft
-from agent.fleet.door import Door
-from agent.fleet.identity import FleetIdentity
-from agent.fleet.members import Members
-from agent.fleet.node_status import Activity, NodeStatus, StageStatus
-from agent.fleet.token import encode
+from agent.fleet.control.control_server import ControlServer, NodeEvent, NodeJoined, NodeLeft
+from agent.fleet.trust.door import Door
+from agent.fleet.trust.identity import FleetIdentity
+from agent.fleet.trust.members import Members
+from agent.fleet.trust.token import encode
 
 COMMAND = [sys.executable, "-c", "from agent.cli import main; main()", "join"]
 SECONDS_TO_END = 5

@@ -10,8 +10,8 @@ import signal
 import sys
 import threading
 
-from agent.fleet import discovery
-from agent.fleet.discovery import Announcement, Discovery
+from agent.fleet.discovery import discovery
+from agent.fleet.discovery.discovery import Announcement, Discovery
 
 
 def main(fields: str, life: str = "") -> None:

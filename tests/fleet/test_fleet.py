@@ -45,6 +45,7 @@ def test_what_was_promised(smollm2_package: Path) -> None:
 def test_a_node_is_let_in_by_its_code_and_shut_out_at_once(lab: Lab, smollm2_package: Path) -> None:
     agents = Agents(lab)
     head = agents.serve(smollm2_package, *NO_MODEL)
+    agents.wait_for_nodes(["pc0"], SECONDS, [head])
     node = agents.join(1, "--json")
     node.wait_for('"state":"waiting"', SECONDS)
     code = said(node)["code"]
@@ -62,6 +63,25 @@ def test_a_node_is_let_in_by_its_code_and_shut_out_at_once(lab: Lab, smollm2_pac
     assert [member["name"] for member in agents.status()["members"]] == ["pc0"]
     assert node.wait() == 1
     assert "it was forgotten by the head" in node.stdout
+
+
+def test_a_node_is_shut_out_by_the_name_it_is_shown_with_and_the_head_is_not(lab: Lab, smollm2_package: Path) -> None:
+    agents = Agents(lab)
+    head = agents.serve(smollm2_package, *NO_MODEL)
+    token = agents.token()
+    node = agents.join(1, "--token-file", token)
+    agents.wait_for_nodes(["pc0", "pc1"], SECONDS, [head, node])
+    node.interrupt()
+    node.wait()
+    renamed = agents.join(1, "--name", "attic")
+    agents.wait_for_nodes(["attic", "pc0"], SECONDS, [head, renamed])
+    agents.call("forget", "attic")
+    agents.wait_for_nodes(["pc0"], SECONDS, [head])
+    assert renamed.wait() == 1
+    with pytest.raises(LabError, match="own PC"):
+        agents.call("forget", "pc0")
+    assert [member["name"] for member in agents.status()["members"]] == ["pc0"]
+    assert agents.sights()[-1].nodes == ["pc0"]
 
 
 def test_two_fleets_on_one_network_do_not_mix(smollm2_package: Path) -> None:

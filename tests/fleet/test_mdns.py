@@ -72,7 +72,7 @@ def reach_from(host: Host, *addresses: str) -> str:
 
 
 REACH = """
-from agent.fleet.reach import reach
+from agent.fleet.discovery.reach import reach
 from shards.errors import StageError
 try:
     print(reach({addresses!r}, 5000))

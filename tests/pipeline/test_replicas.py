@@ -89,6 +89,17 @@ def test_a_copy_that_refuses_ends_those_that_waited(heard: list[RequestEvent]) -
     assert replicas.drain(Copy(), 0)  # nothing of either is left
 
 
+def test_a_copy_that_has_failed_gets_nothing_while_there_are_others(heard: list[RequestEvent]) -> None:
+    told: list[bool] = []
+    failed, other, replicas = Copy(refuses=True), Copy(), Replicas(told.append)
+    replicas.replace([(failed, 30.0), (other, 1.0)])
+    for name in "ab":
+        replicas.submit(request(name), heard.append)
+    assert list(other.open) == ["a", "b"]
+    assert replicas.drain(failed, 0)
+    assert told[-1]
+
+
 def test_without_hope_requests_are_refused_until_there_is_a_copy_again(heard: list[RequestEvent]) -> None:
     replicas, copy = Replicas(), Copy()
     replicas.submit(request("a"), heard.append)

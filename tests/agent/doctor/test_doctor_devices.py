@@ -5,7 +5,7 @@ import pytest
 from agent.doctor import devices
 from agent.doctor.devices import judge
 from agent.doctor.system_devices import Adapter, DeviceFile, Kind, SystemDevices, system_devices
-from agent.fleet.messages import Device
+from agent.fleet.control.messages import Device
 from shards.errors import StageError
 
 CPU = Device(name="CPU", full_name="some processor")

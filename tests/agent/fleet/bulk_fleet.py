@@ -8,12 +8,12 @@ from pathlib import Path
 
 import zmq
 
-from agent.fleet import sockets
-from agent.fleet.bulk_client import BulkClient, Source
-from agent.fleet.bulk_messages import REQUEST_BYTES, Request, read_request
-from agent.fleet.bulk_server import BulkServer
-from agent.fleet.library import Library
-from agent.fleet.sockets import Context
+from agent.fleet.bulk.bulk_client import BulkClient, Source
+from agent.fleet.bulk.bulk_messages import REQUEST_BYTES, Request, read_request
+from agent.fleet.bulk.bulk_server import BulkServer
+from agent.fleet.bulk.library import Library
+from agent.fleet.trust import sockets
+from agent.fleet.trust.sockets import Context
 from pipeline.doorman import Doorman
 from pipeline.link import KeyPair
 

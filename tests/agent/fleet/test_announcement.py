@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import pytest
+from agent.fleet.discovery.discovery.announcement import SERVICE, Announcement
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from zeroconf import ServiceInfo
 
-from agent.fleet.announcement import SERVICE, Announcement
-from agent.fleet.identity import clean_name
-from agent.fleet.messages import PROTOCOL
+from agent.fleet.control.messages import PROTOCOL
+from agent.fleet.trust.identity import clean_name
 from pipeline.link import KeyPair
 from shards.errors import WireError
 

@@ -7,7 +7,7 @@ from fake_packages import make_package
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.fleet.bulk_messages import (
+from agent.fleet.bulk.bulk_messages import (
     REQUEST_BYTES,
     SLICE_BYTES,
     Answer,

@@ -17,9 +17,9 @@ import zmq
 from bulk_fleet import BulkFleet
 from fake_packages import make_package
 
-from agent.fleet import bulk_server, sockets
-from agent.fleet.bulk_client import BulkClient, Source
-from agent.fleet.bulk_messages import (
+from agent.fleet.bulk import bulk_server
+from agent.fleet.bulk.bulk_client import BulkClient, Source
+from agent.fleet.bulk.bulk_messages import (
     REQUEST_BYTES,
     SLICE_BYTES,
     UNREADABLE,
@@ -31,8 +31,9 @@ from agent.fleet.bulk_messages import (
     read_answer,
     unpack_held,
 )
-from agent.fleet.bulk_server import BulkServer
-from agent.fleet.library import Library
+from agent.fleet.bulk.bulk_server import BulkServer
+from agent.fleet.bulk.library import Library
+from agent.fleet.trust import sockets
 from pipeline.link import KeyPair
 from shards.errors import ConfigurationError, WireError
 from shards.manifest import GRAPH, MANIFEST, PIECE_BYTES, WEIGHTS, Manifest

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import zmq
 
-from agent.fleet import versions
-from agent.fleet.control_client import ClientEvent, ControlClient, Entered, Lost, Out, Told, Waiting
-from agent.fleet.control_server import ControlServer, NodeEvent, NodeJoined, NodeLeft, NodeSaid
-from agent.fleet.messages import (
+from agent.fleet.control import versions
+from agent.fleet.control.control_client import ClientEvent, ControlClient, Entered, Lost, Out, Told, Waiting
+from agent.fleet.control.control_server import ControlServer, NodeEvent, NodeJoined, NodeLeft, NodeSaid
+from agent.fleet.control.messages import (
     MAX_BYTES,
     PROTOCOL,
     CloseStage,
@@ -33,7 +33,7 @@ from agent.fleet.messages import (
     encode,
     to_node,
 )
-from agent.fleet.sockets import client, listen, port_of
+from agent.fleet.trust.sockets import client, listen, port_of
 from pipeline.doorman import Doorman
 from pipeline.link import KeyPair, endpoint
 from shards.errors import ConfigurationError

@@ -13,12 +13,12 @@ import pytest
 import zmq
 from attackers import PATIENCE, Context, Socket, Tape, is_cut_off, stranger, tcp
 
-from agent.fleet import sockets
-from agent.fleet.door import MAX_BYTES, Door, Joined, JoinRequest, join_with_token
-from agent.fleet.identity import FleetIdentity, NodeIdentity
-from agent.fleet.members import Members, code_of
-from agent.fleet.messages import PROTOCOL
-from agent.fleet.token import Token, decode, encode
+from agent.fleet.control.messages import PROTOCOL
+from agent.fleet.trust import sockets
+from agent.fleet.trust.door import MAX_BYTES, Door, Joined, JoinRequest, join_with_token
+from agent.fleet.trust.identity import FleetIdentity, NodeIdentity
+from agent.fleet.trust.members import Members, code_of
+from agent.fleet.trust.token import Token, decode, encode
 from pipeline.doorman import Doorman
 from pipeline.link import KeyPair
 from shards.errors import ConfigurationError
@@ -169,7 +169,7 @@ def test_the_heads_no_is_an_error_with_its_words(head: Head) -> None:
 
 
 def test_a_fleet_that_is_full_says_so(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.fleet.members.MOST_MEMBERS", 1)
+    monkeypatch.setattr("agent.fleet.trust.members.MOST_MEMBERS", 1)
     head.join(new_node())
     with pytest.raises(ConfigurationError, match="cannot let this PC in"):
         head.join(new_node())

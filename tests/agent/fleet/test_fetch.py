@@ -16,12 +16,12 @@ import pytest
 from bulk_fleet import BulkFleet
 from fake_packages import LAYERS, make_package
 
-from agent.fleet.bulk_client import Source
-from agent.fleet.bulk_messages import SLICE_BYTES, Answer, Request, WantSlice, encode, pack_held
-from agent.fleet.bulk_server import BulkServer
-from agent.fleet.fetch import FetchCancelledError, fetch, fetch_manifest
-from agent.fleet.library import Library
-from agent.fleet.pace import Pace
+from agent.fleet.bulk.bulk_client import Source
+from agent.fleet.bulk.bulk_messages import SLICE_BYTES, Answer, Request, WantSlice, encode, pack_held
+from agent.fleet.bulk.bulk_server import BulkServer
+from agent.fleet.bulk.fetch import FetchCancelledError, fetch, fetch_manifest
+from agent.fleet.bulk.library import Library
+from agent.fleet.bulk.pace import Pace
 from pipeline.link import KeyPair
 from shards import manifest as manifests
 from shards import sparse
@@ -130,9 +130,9 @@ def test_several_sources_share_the_work(fleet: BulkFleet, package: Path, node: P
 KILLED = """
 import json, sys
 from pathlib import Path
-from agent.fleet.bulk_client import Source
-from agent.fleet.fetch import fetch
-from agent.fleet.library import Library
+from agent.fleet.bulk.bulk_client import Source
+from agent.fleet.bulk.fetch import fetch
+from agent.fleet.bulk.library import Library
 from pipeline.link import KeyPair
 order = json.load(sys.stdin)
 store = Library(Path(order["library"])).store(order["package_id"])

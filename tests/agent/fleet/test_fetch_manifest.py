@@ -10,9 +10,9 @@ import pytest
 from bulk_fleet import BulkFleet
 from fake_packages import make_package
 
-from agent.fleet.bulk_client import Source
-from agent.fleet.bulk_messages import Answer, encode
-from agent.fleet.fetch import FetchCancelledError, fetch_manifest
+from agent.fleet.bulk.bulk_client import Source
+from agent.fleet.bulk.bulk_messages import Answer, encode
+from agent.fleet.bulk.fetch import FetchCancelledError, fetch_manifest
 from pipeline.link import KeyPair
 from shards import manifest as manifests
 from shards.errors import PackageError

@@ -8,12 +8,19 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from agent.fleet.node.node.hardware import (
+    RESERVE_BYTES,
+    choose_device,
+    condition,
+    describe_devices,
+    hardware,
+    see_devices,
+)
 from fake_openvino import FakeCore, laptop_with_an_arc
 
-from agent.fleet import hardware as looked_at
-from agent.fleet import system
-from agent.fleet.hardware import RESERVE_BYTES, choose_device, condition, describe_devices, hardware, see_devices
-from agent.fleet.messages import Device, Hardware
+from agent.fleet.control.messages import Device, Hardware
+from agent.fleet.node.node import hardware as looked_at
+from agent.fleet.node.node import system
 from shards.errors import ConfigurationError, StageError
 
 

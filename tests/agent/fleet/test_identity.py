@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent.fleet import identity
-from agent.fleet.identity import FleetIdentity, JoinedFleets, NodeIdentity, clean_name
-from agent.fleet.token import decode, encode
+from agent.fleet.trust import identity
+from agent.fleet.trust.identity import FleetIdentity, JoinedFleets, NodeIdentity, clean_name
+from agent.fleet.trust.token import decode, encode
 from pipeline.link import KeyPair
 from shards.errors import ConfigurationError
 
@@ -85,7 +85,7 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
 def test_processes_that_begin_at_the_same_time_agree(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib\n"
-        "from agent.fleet.identity import NodeIdentity\n"
+        "from agent.fleet.trust.identity import NodeIdentity\n"
         "print('ready', flush=True); sys.stdin.readline()\n"
         "print(NodeIdentity.load_or_create(pathlib.Path(sys.argv[1])).keys.public)\n"
     )

@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agent.fleet.discovery.discovery.announcement import Announcement
+from agent.fleet.node.node.joining import Joining, JoinOptions, Place, choose, split_address
+from agent.fleet.node.node.node_settings import NodeSettings
+from agent.fleet.node.node.node_status import NodeStatus
 from scripted_head import HOST, ScriptedHead, Statuses
 
-from agent.fleet import joining
-from agent.fleet.announcement import Announcement
-from agent.fleet.door import Door
-from agent.fleet.identity import FleetIdentity, JoinedFleet, JoinedFleets, NodeIdentity
-from agent.fleet.joining import Joining, JoinOptions, Place, choose, split_address
-from agent.fleet.members import Members, code_of
-from agent.fleet.node_settings import NodeSettings
-from agent.fleet.node_status import NodeStatus
-from agent.fleet.token import Token
+from agent.fleet.node.node import joining
+from agent.fleet.trust.door import Door
+from agent.fleet.trust.identity import FleetIdentity, JoinedFleet, JoinedFleets, NodeIdentity
+from agent.fleet.trust.members import Members, code_of
+from agent.fleet.trust.token import Token
 from pipeline.link import KeyPair
 from shards.errors import ConfigurationError
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fake_packages import make_package
 
-from agent.fleet.library import Library
+from agent.fleet.bulk.library import Library
 from shards.errors import PackageError
 from shards.manifest import MANIFEST, PIECE_BYTES, WEIGHTS, Manifest
 from shards.store import PackageStore

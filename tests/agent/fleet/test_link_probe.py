@@ -7,8 +7,8 @@ import pytest
 from bulk_fleet import BulkFleet
 from fake_packages import make_package
 
-from agent.fleet import link_probe
-from agent.fleet.bulk_client import Source
+from agent.fleet.bulk import link_probe
+from agent.fleet.bulk.bulk_client import Source
 from pipeline.link import KeyPair
 from shards.errors import ConfigurationError, WireError
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.fleet import members as members_module
-from agent.fleet import stored
-from agent.fleet.members import MOST_MEMBERS, Members, code_of, raw_key
+from agent.fleet.trust import members as members_module
+from agent.fleet.trust import stored
+from agent.fleet.trust.members import MOST_MEMBERS, Members, code_of, raw_key
 from pipeline.link import KeyPair
 from shards.errors import ConfigurationError, RequestError
 

@@ -8,10 +8,10 @@ from time import monotonic
 import pytest
 from scripted_head import HOST, PATIENCE, ScriptedHead, Statuses, ref, start_node
 
-from agent.fleet.bulk_client import Source
-from agent.fleet.fetch import fetch_manifest
-from agent.fleet.members import code_of
-from agent.fleet.messages import Traffic
+from agent.fleet.bulk.bulk_client import Source
+from agent.fleet.bulk.fetch import fetch_manifest
+from agent.fleet.control.messages import Traffic
+from agent.fleet.trust.members import code_of
 from pipeline.link import KeyPair
 from shards.errors import PackageError
 

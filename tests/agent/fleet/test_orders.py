@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.fleet.messages import (
+from agent.fleet.control.messages import (
     CloseStage,
     FromStageProcess,
     LinkMeasure,
@@ -19,8 +19,8 @@ from agent.fleet.messages import (
     ToNode,
     ToStageProcess,
 )
-from agent.fleet.orders import Orders
-from agent.fleet.remote_stage import RemoteStage
+from agent.fleet.head.orders import Orders
+from agent.fleet.head.remote_stage import RemoteStage
 from pipeline.control import Bound, FromStage, Start, Stop
 from pipeline.stages import Stage, stop
 from shards.errors import StageError

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.fleet.pace import ASSUMED_RATE, SHARE, Meter, Pace
+from agent.fleet.bulk.pace import ASSUMED_RATE, SHARE, Meter, Pace
 
 SLICE = 2**18
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.fleet import pending as pending_module
-from agent.fleet.members import Members, code_of
-from agent.fleet.pending import EXPIRY_SECONDS, IDLE_SECONDS, MOST_AT_ADDRESS, MOST_WAITING, Pending
+from agent.fleet.trust import pending as pending_module
+from agent.fleet.trust.members import Members, code_of
+from agent.fleet.trust.pending import EXPIRY_SECONDS, IDLE_SECONDS, MOST_AT_ADDRESS, MOST_WAITING, Pending
 from pipeline.link import KeyPair
 from shards.errors import RequestError
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+from agent.fleet.discovery.discovery.reach import candidates, reach
 
-from agent.fleet import reach as module
-from agent.fleet.reach import candidates, reach
+from agent.fleet.discovery.discovery import reach as module
 from shards.errors import StageError
 
 

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from agent.fleet.messages import (
+from agent.fleet.control.messages import (
     Condition,
     Goodbye,
     Hardware,
@@ -20,7 +20,17 @@ from agent.fleet.messages import (
     Versions,
     Welcome,
 )
-from agent.fleet.roster import Action, Connection, Dropped, NodeEvent, NodeJoined, NodeLeft, NodeSaid, Roster, Tell
+from agent.fleet.control.roster import (
+    Action,
+    Connection,
+    Dropped,
+    NodeEvent,
+    NodeJoined,
+    NodeLeft,
+    NodeSaid,
+    Roster,
+    Tell,
+)
 
 KEYS = tuple(letter * 40 for letter in "abc")
 HEARTBEAT, LOST = 1.0, 5.0

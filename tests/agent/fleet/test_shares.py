@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.fleet.bulk_client import Source
-from agent.fleet.shares import Shares
+from agent.fleet.bulk.bulk_client import Source
+from agent.fleet.bulk.shares import Shares
 from shards.store import Piece
 
 PIECES = [Piece("weights", index, index * 4, index * 4 + 4) for index in range(8)]

@@ -14,9 +14,9 @@ import pytest
 import zmq
 from attackers import GREETING, PATIENCE, Context, Socket, drip, is_cut_off, stranger, tcp
 
-from agent.fleet import sockets
-from agent.fleet.members import Members
-from agent.fleet.pending import MOST_AT_ADDRESS, Pending
+from agent.fleet.trust import sockets
+from agent.fleet.trust.members import Members
+from agent.fleet.trust.pending import MOST_AT_ADDRESS, Pending
 from pipeline.doorman import Doorman
 from pipeline.link import KeyPair
 from shards.errors import ConfigurationError

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zmq.utils import z85
 
-from agent.fleet import token
-from agent.fleet.token import decode, encode, read_token
+from agent.fleet.trust import token
+from agent.fleet.trust.token import decode, encode, read_token
 from pipeline.link import KeyPair
 from shards.errors import ConfigurationError
 

@@ -1,0 +1,1 @@
+"""Orders and reports between a head and its nodes."""

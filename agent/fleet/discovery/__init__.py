@@ -1,0 +1,1 @@
+"""Agents on a network find each other."""

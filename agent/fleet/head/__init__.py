@@ -1,0 +1,1 @@
+"""The head's part: it keeps the nodes together, plans, and serves."""

@@ -1,0 +1,114 @@
+"""From a planned chain to one at work on its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+from agent.fleet.control.messages import ModelRef
+from agent.fleet.head.fleet_head import FleetHead
+from agent.fleet.head.node_record import NodeRecord
+from agent.fleet.head.survey import Survey
+from pipeline.chain import Chain
+from pipeline.control import FromStage, Ready, Start
+from pipeline.planning.pacing_table import pacing_table
+from pipeline.planning.plan import HEAD, ChainPlan, ModelSize
+from pipeline.running import Copy, RunOptions
+from pipeline.stages import Heard, Stage
+from shards import manifest as manifests
+from shards.errors import StageError
+from shards.progress import Progress
+from shards.runtime import StageConfig
+
+
+class ChainOpener:
+    """Opens chains, from any thread.
+
+    Args:
+        package: The model package, here on the head's PC.
+        options: How to run it.
+        size: Of the model.
+        fleet: The nodes.
+        survey: What they can do.
+        interface: Address the head listens on for results, and nodes for steps; `*` is every one.
+    """
+
+    def __init__(
+        self, package: Path, options: RunOptions, size: ModelSize, fleet: FleetHead, survey: Survey, interface: str
+    ) -> None:
+        self._manifest = manifests.read(package)
+        self._package, self._options, self._size, self._interface = package, options, size, interface
+        self._fleet, self._survey = fleet, survey
+        self._epochs = count(1)
+
+    def open(self, plan: ChainPlan, progress: Progress) -> Copy:
+        """Have the nodes load their stages, connect them, and answer something so that they are warm.
+
+        A node whose stage does not load is marked: it is not planned with until it joins again.
+
+        Raises:
+            StageError: a stage could not load, or a node is gone; the other stages have been ended.
+        """
+        options, records = self._options, {record.key: record for record in self._fleet.nodes()}
+        missing = [stage.node for stage in plan.stages if stage.node not in records]
+        if missing:
+            raise StageError("the node is gone", where=self._fleet.name_of(missing[0]))
+        configs = [
+            StageConfig(
+                package=self._package,  # each node puts its own in
+                first_layer=stage.first_layer,
+                end_layer=stage.end_layer,
+                engine=options.engine,
+                mode=options.mode,
+                device=records[stage.node].device or "CPU",
+                threads=options.threads,
+                kv_tokens=plan.kv_tokens,
+                tune=options.tune,
+            )
+            for stage in plan.stages
+        ]
+        chain = Chain.start(
+            configs,
+            max_rows=options.token_budget,
+            max_sequences=options.max_sequences,
+            epoch=next(self._epochs),
+            hidden="f16" if len(plan.stages) > 1 and options.mode == "fast" else "f32",
+            start_stage=self._starter(plan, records),
+            interface=self._interface,
+            head_host=HEAD,
+            locate=self._fleet.locate,
+            progress=progress,
+        )
+        times, way_ms = pacing_table(plan, self._size, self._survey.offers(), self._survey.links())
+        copy = Copy.start(chain, self._manifest.facts.context_length, options, times, way_ms)
+        try:
+            copy.warm_up(progress)
+        except BaseException:
+            copy.close()
+            raise
+        return copy
+
+    def _starter(self, plan: ChainPlan, records: dict[str, NodeRecord]) -> Callable[[int, str, Start, Heard], Stage]:
+        package_id = self._manifest.package_id
+        holders = self._fleet.holders(package_id)
+        model = ModelRef(package_id=package_id, name=self._manifest.facts.name, holders=holders)
+        loading = {stage.node for stage in plan.stages}
+
+        def start(index: int, _: str, task: Start, heard: Heard) -> Stage:
+            stage = plan.stages[index]
+            record = records[stage.node]
+            name = f"{record.name} (layers {stage.first_layer}-{stage.end_layer - 1})"
+
+            def hear(of: Stage, said: FromStage | StageError) -> None:
+                if isinstance(said, Ready):
+                    loading.discard(stage.node)
+                elif isinstance(said, StageError) and stage.node in loading:
+                    loading.clear()  # what happens to the others now is a consequence
+                    record.problem = str(said)
+                    self._fleet.events.add(f"{record.name} is not planned with until it joins again: {said}")
+                heard(of, said)
+
+            return self._fleet.orders.open_stage(stage.node, name, model, task, hear)
+
+        return start

@@ -1,0 +1,1 @@
+"""A PC's part in a fleet."""

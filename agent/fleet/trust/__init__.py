@@ -1,0 +1,1 @@
+"""Who may join: keys, tokens, and what unknown callers get."""

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from agent.cli.plan_tables import plan_tables
+from pipeline.planning.plan import ChainPlan, LeftOut, Plan, Prediction, StagePlan
+
+
+def shown(plan: Plan, names: dict[str, str]) -> str:
+    console = Console(file=io.StringIO(), width=160)
+    for table in plan_tables(plan, names):
+        console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def prediction(many: float, one: float, users: int = 4) -> Prediction:
+    return Prediction(one_user=one, users=users, many_users=many, first_token_ms=345.0)
+
+
+PLAN = Plan(
+    chains=(
+        ChainPlan(
+            stages=(
+                StagePlan(node="k1", first_layer=0, end_layer=12, memory=2_500_000_000),
+                StagePlan(node="k2", first_layer=12, end_layer=30, memory=800_000_000),
+            ),
+            users=4,
+            kv_tokens=16384,
+            prediction=prediction(44.25, 12.5),
+        ),
+    ),
+    prediction=prediction(44.25, 12.5),
+    left_out=(LeftOut(node="k3", reason="would make it 31.0 tok/s instead of 44.2: its [bold]layers"),),
+    without={"k1": None, "k2": prediction(20.0, 9.0)},
+)
+
+
+def test_everything_is_shown() -> None:
+    text = shown(PLAN, {"k1": "desk", "k2": "laptop", "k3": "old"})
+    for line in (
+        ("desk", "0-11", "2.50 GB", "4", "44.2 tok/s", "12.5 tok/s"),
+        ("laptop", "12-29", "800 MB"),
+        ("this plan", "44.2 tok/s", "12.5 tok/s", "0.34 s"),
+        ("without desk", "does not fit"),
+        ("without laptop", "20.0 tok/s", "9.0 tok/s"),
+        ("old", "would make it 31.0 tok/s instead of 44.2: its [bold]layers"),
+    ):
+        assert any(all(part in row for part in line) for row in text.splitlines()), line
+
+
+def test_names_are_text_whatever_is_in_them() -> None:
+    text = shown(PLAN, {"k1": "[red]x[/] \x1b[2J", "k2": "[/]"})
+    assert "[red]x[/] ?[2J" in text and "\x1b" not in text
+    assert "[/]" in text
+    assert "k3" in text
