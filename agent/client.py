@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from ipaddress import ip_address
 from typing import Any, Self
 
 import httpx
@@ -12,11 +13,18 @@ from shards.errors import EdgeAgentError, RequestError, StageError
 
 _JSON = {"Content-Type": "application/json"}
 _CONNECT_SECONDS = 5
-_HINT = "Start one with: edge-agent serve PACKAGE, or let this command do it with --package PACKAGE."
+_HINT = (
+    "Is `edge-agent serve PACKAGE` running there? It answers its own PC only, unless it is started with --host. "
+    "`edge-agent ask` can also run a model by itself: --package PACKAGE."
+)
 
 
 class ServerError(EdgeAgentError):
     """No server answers, or its answer is not one."""
+
+
+class NoServerError(ServerError):
+    """Nobody listens there."""
 
 
 class Client:
@@ -95,12 +103,22 @@ class Client:
         if response.status_code == 401:
             raise ServerError(message, where=self._url, hint="Name the file the key is in with --api-key-file FILE.")
         if response.status_code < 500:
-            raise RequestError(message, where=param)
+            # the server's message names the field already
+            raise RequestError(message, where=None if param and message.startswith(param) else param)
         raise StageError(message, where=self._url)
 
     def _unreachable(self, error: Exception) -> ServerError:
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-            return ServerError("no server answers", where=self._url, hint=_HINT)
+            return NoServerError("no server answers", where=self._url, hint=_HINT)
         if isinstance(error, httpx.InvalidURL | httpx.UnsupportedProtocol):
             return ServerError(f"this is not an address of a server ({error})", where=self._url)
         return ServerError(f"the server's answer broke off ({error or type(error).__name__})", where=self._url)
+
+
+def is_loopback_url(url: str) -> bool:
+    """Whether a URL leads to this PC itself, so that a key sent there does not leave it."""
+    try:
+        host = httpx.URL(url).host
+        return host == "localhost" or ip_address(host).is_loopback
+    except (httpx.InvalidURL, ValueError):
+        return False

@@ -22,6 +22,12 @@ def own_key() -> tuple[str, Path]:
     return read_key(path), path
 
 
+def found_key() -> str | None:
+    """This user's key if there is one already; see `read_key`."""
+    path = paths.config_folder() / _FILE
+    return read_key(path) if path.exists() else None
+
+
 def read_key(path: Path) -> str:
     """The key in a file.
 

@@ -152,7 +152,7 @@ class Chain:
     def close(self) -> None:
         """End the stages. A head on this chain is closed before. Another call waits for the first, and does nothing."""
         with self._close_lock:  # sockets and context do not survive two who close them at once
-            if self._closing.is_set():
+            if self._context.closed:
                 return
             self._closing.set()
             stages.stop(self._children)

@@ -30,6 +30,7 @@ STALL_SECONDS = 300.0
 """A step that takes longer than this is taken for lost, and the chain with it."""
 
 _CLOSE_SECONDS = 2.0
+_SNAPSHOT_SECONDS = 5.0
 
 
 class Chain(Protocol):
@@ -126,8 +127,17 @@ class Head:
         """End a request early; its last event is Finished("cancelled"). Unknown ones are ignored."""
         self._command(lambda: self._scheduler.cancel(request, monotonic()))
 
+    @property
+    def failure(self) -> EdgeAgentError | None:
+        """Why the chain serves no more; None while it does."""
+        return self._failure
+
     def snapshot(self) -> HeadSnapshot:
-        """What the head is doing now."""
+        """What the head is doing now.
+
+        Raises:
+            TimeoutError: its thread does not answer.
+        """
         asked: Future[HeadSnapshot] = Future()
 
         def answer() -> tuple[()]:
@@ -136,7 +146,7 @@ class Head:
 
         if not self._command(answer):
             return self._snapshot()  # the thread has ended, nothing changes any more
-        return asked.result()
+        return asked.result(_SNAPSHOT_SECONDS)
 
     def close(self) -> None:
         """Cancel what is running and end the thread."""

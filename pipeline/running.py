@@ -17,6 +17,7 @@ from pipeline.scheduler import Scheduler
 from pipeline.scheduler_config import SchedulerConfig
 from pipeline.tokenizer import Tokenizer
 from shards import manifest as manifests
+from shards.errors import StageError
 from shards.manifest import Manifest
 from shards.progress import Progress, silent
 
@@ -65,10 +66,17 @@ class Copy:
             raise
 
     def warm_up(self, progress: Progress = silent) -> None:
-        """Answer something nobody asked: kernels are made at first use, which would cost the first user seconds."""
+        """Answer something nobody asked: kernels are made at first use, which would cost the first user seconds.
+
+        Raises:
+            StageError: the chain has failed.
+        """
         ended = threading.Event()
+        failures: list[StageError] = []
 
         def listen(event: RequestEvent) -> None:
+            if isinstance(event, Failed) and isinstance(event.error, StageError):
+                failures.append(event.error)
             if isinstance(event, Finished | Failed):
                 ended.set()
 
@@ -77,6 +85,8 @@ class Copy:
         self.head.submit(Request("warm-up", prompt, Sampling(temperature=0.0), _WARM_UP_TOKENS), listen)
         while not ended.wait(_POLL_SECONDS):
             pass
+        if failures:
+            raise failures[0]
         progress("warming up", 1, 1)
 
     def close(self) -> None:

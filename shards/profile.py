@@ -16,7 +16,7 @@ from shards.errors import ConfigurationError
 from shards.progress import Progress, silent
 from shards.runtime import EngineName, Mode, StageConfig, StageRuntime
 from shards.store import PackageStore
-from shards.timing import fastest_steps, kv_tokens
+from shards.timing import kv_tokens, step_times
 
 ROWS = (1, 2, 4, 8, 16, 64)
 """Kernels have cliffs, most of them between 4 and 8 rows."""
@@ -110,7 +110,7 @@ def measure(
         by_rows: list[list[float]] = []
         for count in rows:
             progress(what, len(spans) + len(by_rows), total)
-            by_rows.append(fastest_steps(stages, count, _ROUNDS))
+            by_rows.append(step_times(stages, count, _ROUNDS))
     finally:
         for stage in stages:
             stage.close()

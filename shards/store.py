@@ -264,7 +264,8 @@ class PackageStore:
         if _size(target) != entry.size:
             return bytes(count)
         try:
-            return _sidecar(target).read_bytes().ljust(count, b"\0")
+            with self._lock:  # Windows lets nobody remove or replace a file while it is read
+                return _sidecar(target).read_bytes().ljust(count, b"\0")
         except FileNotFoundError:
             return b"\1" * count
 

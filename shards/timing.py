@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from time import perf_counter
 
@@ -17,41 +18,46 @@ _LARGEST_BLOCK = 256
 
 _MOST_REPEATS = 8
 _REPEAT_SECONDS = 1.0
-_STILL = 0.98
-"""Getting faster by less is none."""
+_STILL = 0.02
+"""Moving by less is none."""
 
 _CACHE_BYTES = 64 * 2**20
 """More than a processor's last cache."""
 
 
-def fastest_steps(stages: Sequence[StageRuntime], rows: int, rounds: int) -> list[float]:
-    """The fastest of many decode steps of `rows` sequences on each stage, in milliseconds.
+def step_times(stages: Sequence[StageRuntime], rows: int, rounds: int) -> list[float]:
+    """What a decode step of `rows` sequences takes on each stage, in milliseconds.
 
     The stages take turns, so that other load on the machine hits all alike, for `rounds` rounds, and again as long as
-    one of them still gets faster and there is time. Each step begins with cold processor caches, as a few layers would
-    find them within a large model.
+    the figures still move and there is time. Each step begins with cold processor caches, as a few layers would find
+    them within a large model. The lower quartile is taken: other load lengthens some steps, and on a PC that is held
+    back (saving power, or by a quota) a few are short.
     """
     began = perf_counter()
     timers = [_StepTimer(stage, rows) for stage in stages]
     scratch = np.zeros(_CACHE_BYTES, np.uint8)
+    found = [math.inf] * len(timers)
     for _ in range(_MOST_REPEATS):
-        before = [timer.fastest for timer in timers]
+        before = found
         for _ in range(rounds):
             for timer in timers:
                 scratch.fill(1)
                 timer.run()
-        if perf_counter() - began > _REPEAT_SECONDS or all(
-            timer.fastest > _STILL * fastest for timer, fastest in zip(timers, before, strict=True)
-        ):
+        found = [timer.usual for timer in timers]
+        if perf_counter() - began > _REPEAT_SECONDS or all(map(_is_still, before, found)):
             break
     for timer in timers:
         timer.close()
-    return [timer.fastest for timer in timers]
+    return found
 
 
 def kv_tokens(rows: int, rounds: int) -> int:
     """What the KV cache of a stage must hold for that: a block of context for each row, and blocks for what follows."""
     return rows * (1 + -(-_MOST_REPEATS * rounds // _LARGEST_BLOCK)) * _LARGEST_BLOCK
+
+
+def _is_still(before: float, after: float) -> bool:
+    return abs(after - before) <= _STILL * after
 
 
 class _StepTimer:
@@ -64,13 +70,18 @@ class _StepTimer:
         for sequence in range(1, rows):
             stage.fork(0, sequence, context)
         self._x = self._made(rows)
-        self.fastest = float("inf")
+        self._times: list[float] = []
+
+    @property
+    def usual(self) -> float:
+        """The lower quartile of the steps so far."""
+        return sorted(self._times)[len(self._times) // 4]
 
     def run(self) -> None:
         batch = Batch(tuple(SequenceRows(s, self._past, 1, self._sample) for s in range(self._rows)), self._x)
         start = perf_counter()
         self._stage.step(batch)
-        self.fastest = min(self.fastest, 1e3 * (perf_counter() - start))
+        self._times.append(1e3 * (perf_counter() - start))
         self._past += 1
 
     def close(self) -> None:

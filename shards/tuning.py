@@ -21,7 +21,7 @@ from shards.errors import EdgeAgentError
 from shards.loading import cut, make_runtime
 from shards.manifest import Manifest
 from shards.runtime import StageConfig, StageRuntime
-from shards.timing import fastest_steps, kv_tokens
+from shards.timing import kv_tokens, step_times
 
 GROUP_SIZE, THREADS = "DYNAMIC_QUANTIZATION_GROUP_SIZE", "INFERENCE_NUM_THREADS"
 
@@ -74,7 +74,7 @@ def _measure(core: ov.Core, graph: ov.Model, config: StageConfig, manifest: Mani
 
     def load(extra: Properties) -> StageRuntime:
         stage = make_runtime(core, layer.clone(), small, manifest.facts, base | extra)
-        fastest_steps([stage], max(_ROWS), rounds=1)  # kernels are made in the first step, and may fail there
+        step_times([stage], max(_ROWS), rounds=1)  # kernels are made in the first step, and may fail there
         return stage
 
     milliseconds: dict[str, dict[int, float]] = {}
@@ -87,7 +87,7 @@ def _measure(core: ov.Core, graph: ov.Model, config: StageConfig, manifest: Mani
                 with suppress(EdgeAgentError):  # a value that this device or these weights do not take
                     entrants.append((chosen | {name: value}, load(chosen | {name: value})))
         stages = [stage for _, stage in entrants]
-        by_rows = {rows: fastest_steps(stages, rows, _ROUNDS) for rows in _ROWS}
+        by_rows = {rows: step_times(stages, rows, _ROUNDS) for rows in _ROWS}
         times = [{rows: fastest[index] for rows, fastest in by_rows.items()} for index in range(len(stages))]
         for (extra, stage), taken in zip(entrants, times, strict=True):
             milliseconds[json.dumps(extra)] = taken

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 
 from agent.api import errors
 from agent.api.completions import Completions
-from agent.api.fleet import FleetApi
+from agent.api.fleet import FleetApi, without_fleet
 from agent.api.guard import MAX_BODY_BYTES, Guard
 from agent.api.status import Status
 from agent.metrics import Metrics
@@ -43,6 +43,8 @@ def create_app(
     app.include_router(Status(model, metrics, fleet).router)
     if fleet is not None and fleet_key is not None:
         app.include_router(FleetApi(fleet, fleet_key).router)
+    else:
+        app.include_router(without_fleet())
     errors.install(app)
-    app.add_middleware(Guard, key=key, max_body=max_body)
+    app.add_middleware(Guard, key=key, owner_key=fleet_key, max_body=max_body)
     return app

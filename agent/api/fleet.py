@@ -84,3 +84,15 @@ class FleetApi:
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
+
+
+def without_fleet() -> APIRouter:
+    """The same endpoints where there is no fleet to look after."""
+    router = APIRouter()
+
+    @router.api_route("/fleet/{what}", methods=["GET", "POST"], response_model=None)
+    async def refuse(what: str) -> None:
+        message = "the model is served by this PC alone: serve it without --local-stages to have a fleet"
+        raise ApiError(404, message, code="no_fleet")
+
+    return router

@@ -21,13 +21,16 @@ _OPEN_PATHS = frozenset({"/healthz"})
 class Guard:
     """ASGI middleware.
 
-    With a key, every request but /healthz must carry it as a bearer token. Without one the server listens on
-    loopback only, and what remains is other people's web pages in the user's own browser: those are kept out by
-    asking for a loopback `Host` (no DNS rebinding) and for JSON bodies (no form posts from elsewhere).
+    With a key, every request but /healthz must carry it, or the owner's key, as a bearer token. Without one the server
+    listens on loopback only, and what remains is other people's web pages in the user's own browser: those are kept out
+    by asking for a loopback `Host` (no DNS rebinding) and for JSON bodies (no form posts from elsewhere).
     """
 
-    def __init__(self, app: ASGIApp, *, key: str | None = None, max_body: int = MAX_BODY_BYTES) -> None:
-        self._app, self._key, self._max_body = app, key, max_body
+    def __init__(
+        self, app: ASGIApp, *, key: str | None = None, owner_key: str | None = None, max_body: int = MAX_BODY_BYTES
+    ) -> None:
+        self._app, self._max_body = app, max_body
+        self._keys = () if key is None else tuple(each.encode() for each in (key, owner_key) if each is not None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer why not."""
@@ -43,13 +46,14 @@ class Guard:
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
-        if self._key is None:
+        if not self._keys:
             host = _PORT.sub("", headers.get("host", "")).lower()
             if not is_loopback(host.removeprefix("[").removesuffix("]")):
                 raise ApiError(403, f"this server answers to localhost only, not to {host!r}", code="wrong_host")
         elif scope["path"] not in _OPEN_PATHS:
             scheme, _, token = headers.get("authorization", "").partition(" ")
-            if scheme.lower() != "bearer" or not secrets.compare_digest(token.strip().encode(), self._key.encode()):
+            given = token.strip().encode()
+            if scheme.lower() != "bearer" or not any(secrets.compare_digest(given, key) for key in self._keys):
                 raise ApiError(
                     401,
                     "this server wants its key, as the header: Authorization: Bearer KEY",

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from agent.api.errors import ApiError
 from agent.metrics import Metrics
+from shards.errors import StageError
 
 if TYPE_CHECKING:
     from agent.served import FleetControl, Served
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _ANSWER_SECONDS = 2.0
 """A head that does not say how it is within this time is not well."""
+_SILENT = f"the head has not answered for {_ANSWER_SECONDS:g} s"
 
 
 class Status:
@@ -60,7 +62,7 @@ class Status:
             failures = [snapshot.failure for snapshot in await self._snapshots(copies)]
             failure = None if None in failures else failures[0] if failures else "no copy of the model runs yet"
         except TimeoutError:
-            failure = f"the head has not answered for {_ANSWER_SECONDS:g} s"
+            failure = _SILENT
         if failure is not None:
             return JSONResponse({"status": "failed", "reason": failure}, 503)
         return JSONResponse({"status": "ok"})
@@ -68,7 +70,10 @@ class Status:
     async def fleet(self) -> dict[str, Any]:
         """The chains: their stages, what they hold, where a step's time goes (in microseconds). And the nodes."""
         copies = self._model.copies
-        snapshots = await self._snapshots(copies)
+        try:
+            snapshots = await self._snapshots(copies)
+        except TimeoutError:
+            raise StageError(_SILENT, where="head", hint="Start the server again.") from None
         return {
             "model": {
                 "name": self._facts.name,

@@ -35,7 +35,8 @@ def ask(
         int | None, typer.Option(help="Makes an answer with a temperature repeatable.", show_default=False)
     ] = None,
     api_key_file: Annotated[
-        Path | None, typer.Option(help="File with the server's API key, if it wants one.", show_default=False)
+        Path | None,
+        typer.Option(help="File with the server's API key. On this PC: that of your settings.", show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print answer, usage and timings as JSON.")] = False,
 ) -> None:
@@ -49,11 +50,11 @@ def ask(
 
         cat notes.txt | edge-agent ask -
     """
-    from agent.client import Client
-    from agent.keys import read_key
+    from agent.client import Client, is_loopback_url
+    from agent.keys import found_key, read_key
 
     text = sys.stdin.buffer.read().decode("utf-8", "replace") if prompt == "-" else prompt
-    key = read_key(api_key_file) if api_key_file else None
+    key = read_key(api_key_file) if api_key_file else found_key() if is_loopback_url(url) else None
     body: dict[str, Any] = {"messages": [{"role": "user", "content": text}], "temperature": temperature, "seed": seed}
     if system is not None:
         body["messages"].insert(0, {"role": "system", "content": system})

@@ -39,9 +39,10 @@ def token(
     Example: edge-agent token -o token.txt
     """
     from agent import paths, secure_file
-    from agent.client import ServerError
+    from agent.client import NoServerError
     from agent.fleet.trust.identity import FleetIdentity
     from agent.fleet.trust.token import encode
+    from shards.errors import ConfigurationError
 
     folder = paths.config_folder()
     fleet = FleetIdentity.load_or_create(folder)
@@ -50,13 +51,16 @@ def token(
             with _client(url, None) as client:
                 client.post("/fleet/renew-token", {})
             fleet = FleetIdentity.load_or_create(folder)
-        except ServerError:  # no head runs
+        except NoServerError:  # a head that runs must hear of it, or it would go on taking the old one
             fleet = fleet.renew_token(folder)
     text = encode(fleet.keys.public, fleet.joining.secret)
     if save is None:
         print(text)
     else:
+        if not save.absolute().parent.is_dir():
+            raise ConfigurationError("there is no such folder", where=str(save.absolute().parent))
         secure_file.replace(save.absolute(), text + "\n")
+        output.note(f"Written to {save}. On the other PC: edge-agent join --token-file {save.name}")
 
 
 def approve(

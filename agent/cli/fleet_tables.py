@@ -33,7 +33,16 @@ def _nodes(fleet: dict[str, Any], names: dict[str, str]) -> Table:
         for stage in chain["stages"]:
             first, end = stage["layers"]
             carried.setdefault(stage["node"], []).append(f"{first}-{end - 1}")
-    table = _table(f"fleet {fleet['fleet']['name']}", "node", "device", "layers", "memory", "power", "version", "state")
+    table = _table(
+        f"fleet {fleet['fleet']['name']}, key {fleet['fleet']['key']}, port {fleet['fleet']['port']}",
+        "node",
+        "device",
+        "layers",
+        "memory",
+        "power",
+        "version",
+        "state",
+    )
     for node in fleet["nodes"]:
         condition = node["condition"]
         layers = ", ".join(carried.get(node["key"], []))
@@ -68,7 +77,7 @@ def _chains(fleet: dict[str, Any], names: dict[str, str]) -> Table:
         state = _text(chain["failure"]) if chain["failure"] else str(scheduler["running"])
         table.add_row(str(number), stages, state, str(scheduler["waiting"]))
     if not fleet["chains"]:
-        table.add_row("", "none yet", "", "")
+        table.add_row("", _text(fleet["problem"] or fleet["waits_for"] or "none yet"), "", "")
     return table
 
 

@@ -27,7 +27,7 @@ def join(
         str | None,
         typer.Option(
             metavar="HOST[:PORT]",
-            help="Where the head is. Default: found on the network.",
+            help="Where the head is, if it is not found by itself. The first time with a token or --fleet-key.",
             rich_help_panel=_WHICH,
             show_default=False,
         ),
@@ -51,7 +51,7 @@ def join(
         str | None,
         typer.Option(
             metavar="KEY",
-            help="The fleet's public key, which its head shows.",
+            help="The fleet's public key, which edge-agent status shows on the head's PC.",
             rich_help_panel=_WHICH,
             show_default=False,
         ),
@@ -97,8 +97,9 @@ def join(
     from agent.fleet.trust.token import read_token
 
     try:
-        if fleet_key is not None and len(fleet_key) != 40:
-            raise ConfigurationError(f"a key has 40 characters, this one {len(fleet_key)}", where="--fleet-key")
+        if fleet_key is not None and not _is_key(fleet_key):
+            hint = "It has 40 characters: letters, digits and signs. Copy it from edge-agent status --json of the head."
+            raise ConfigurationError(f"{fleet_key!r} is no key", where="--fleet-key", hint=hint)
         options = JoinOptions(
             token=read_token(token_file) if token or token_file is not None else None,
             fleet=fleet,
@@ -120,6 +121,15 @@ def join(
         told = {"type": type(error).__name__, "what": error.what, "where": error.where, "hint": error.hint}
         print(json.dumps({"error": told}), flush=True)
         raise typer.Exit(1) from None
+
+
+def _is_key(text: str) -> bool:
+    from agent.fleet.trust.members import raw_key
+
+    try:
+        return bool(raw_key(text))
+    except ValueError:
+        return False
 
 
 def _parse_cores(text: str) -> tuple[int, ...]:

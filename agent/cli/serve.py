@@ -143,11 +143,16 @@ def serve(
 
 def _wait_for_plan(serving: Serving, fleet: FleetModel, *, quiet: bool) -> None:
     """Until the model is at work; what happens to the fleet meanwhile is told."""
-    watch = _Watch(fleet)
+    watch, told = _Watch(fleet), ""
+    if not quiet:
+        output.note("This PC is a fleet now. On another PC: edge-agent join")
     while not fleet.ready.is_set():
         serving.wait(_LOOK_SECONDS)
         if not quiet:
             watch.look()
+            if fleet.waits_for != told:
+                told = fleet.waits_for
+                output.note(told)
     if not quiet:
         watch.look()
 

@@ -1,10 +1,10 @@
-"""What the scheduler of a planned chain is told of it."""
+"""What is expected of a planned chain, for its scheduler and for those who watch it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from pipeline.planning.plan import ChainPlan, Link, ModelSize, NodeOffer
+from pipeline.planning.plan import ChainPlan, Link, ModelSize, NodeOffer, Wish
 from pipeline.planning.prediction import Times
 
 
@@ -13,11 +13,32 @@ def pacing_table(
 ) -> tuple[tuple[tuple[int, float], ...], float]:
     """The (rows, milliseconds) table of the slowest stage, and a row's milliseconds on links and in the head.
 
-    Each of the chain's nodes must be among the offers.
+    Raises:
+        KeyError: one of the chain's nodes is not among the offers.
     """
+    times, nodes, layers = _parts(chain, size, offers, links)
+    table = tuple((rows, times.step(nodes, rows).slowest(layers)) for rows in offers[nodes[0]].costs.rows)
+    return table, times.step(nodes, 1).way
+
+
+def stage_times(
+    chain: ChainPlan, size: ModelSize, offers: Sequence[NodeOffer], links: Sequence[Link]
+) -> Callable[[int], tuple[float, ...]]:
+    """A function from a number of rows to the milliseconds of each stage; raises as `pacing_table`."""
+    times, nodes, layers = _parts(chain, size, offers, links)
+    return lambda rows: tuple(times.step(nodes, rows).stage(i, count) for i, count in enumerate(layers))
+
+
+def chain_rate(chain: ChainPlan, size: ModelSize, offers: Sequence[NodeOffer], links: Sequence[Link]) -> float:
+    """Tokens per second of a chain with its users, by today's measurements; raises as `pacing_table`."""
+    times, nodes, layers = _parts(chain, size, offers, links)
+    return times.predict(nodes, layers, chain.users, Wish(users=chain.users)).many_users
+
+
+def _parts(
+    chain: ChainPlan, size: ModelSize, offers: Sequence[NodeOffer], links: Sequence[Link]
+) -> tuple[Times, tuple[int, ...], list[int]]:
     numbers = {offer.id: number for number, offer in enumerate(offers)}
     nodes = tuple(numbers[stage.node] for stage in chain.stages)
     layers = [stage.end_layer - stage.first_layer for stage in chain.stages]
-    times = Times(size, offers, links)
-    table = tuple((rows, times.step(nodes, rows).slowest(layers)) for rows in offers[nodes[0]].costs.rows)
-    return table, times.step(nodes, 1).way
+    return Times(size, offers, links), nodes, layers

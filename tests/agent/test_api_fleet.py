@@ -86,6 +86,14 @@ def test_nobody_looks_after_the_fleet_without_the_owners_key(api: Api, fleet: Fl
     assert not fleet.asked
 
 
+def test_the_owners_key_is_enough_where_requests_have_another(start_api: StartApi, fleet: Fleet) -> None:
+    api = start_api(script, fleet=fleet, fleet_key=KEY, key="the users' key")
+    for headers, status in ((HEADERS, 200), ({"Authorization": "Bearer the users' key"}, 401)):
+        assert api.http.post("/fleet/renew-token", json={}, headers=headers).status_code == status
+        assert api.http.get("/fleet", headers=headers).status_code == 200
+    assert fleet.asked == ["renew"]
+
+
 @pytest.mark.parametrize("body", [{}, {"code": 7}, {"code": "A", "more": 1}, {"code": "A" * 65}])
 def test_a_body_that_is_none_is_refused_by_field(api: Api, body: dict[str, Any]) -> None:
     answer = api.http.post("/fleet/approve", json=body, headers=HEADERS)

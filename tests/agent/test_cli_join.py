@@ -16,11 +16,11 @@ from typing import Any
 
 import psutil
 import pytest
-from agent.fleet.node.node.node_status import Activity, NodeStatus, StageStatus
 
 from agent.cli import output
 from agent.cli.join import picture, stage_line, summary
 from agent.fleet.control.control_server import ControlServer, NodeEvent, NodeJoined, NodeLeft
+from agent.fleet.node.node_status import Activity, NodeStatus, StageStatus
 from agent.fleet.trust.door import Door
 from agent.fleet.trust.identity import FleetIdentity
 from agent.fleet.trust.members import Members
@@ -163,6 +163,7 @@ def test_a_token_from_a_pipe_that_is_wrong(fleet: Fleet, user: dict[str, str]) -
         (["--token-file", "nowhere"], 1, ["nowhere"]),
         (["--token"], 1, ["token"]),
         (["--fleet-key", "short"], 1, ["--fleet-key", "40"]),
+        (["--fleet-key", "\u00e9" * 40], 1, ["--fleet-key", "no key"]),
         (["--memory", "lots"], 1, ["--memory", "8GB"]),
         (["--cores", "0,99999"], 1, ["--cores", "0,99999"]),
         (["--cores", "x"], 1, ["--cores"]),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from queue import SimpleQueue
@@ -227,6 +228,17 @@ def test_a_stage_that_hangs_is_ended_all_the_same(chain: Chain) -> None:
     chain.close()
     assert have_ended([stage.pid for stage in chain.stages])
     chain.close()
+
+
+def test_two_may_close_it_at_once(chain: Chain) -> None:
+    Driver(chain).head.close()
+    closers = [threading.Thread(target=chain.close, daemon=True) for _ in range(2)]
+    for closer in closers:
+        closer.start()
+    for closer in closers:
+        closer.join(30)
+    assert not any(closer.is_alive() for closer in closers)
+    assert have_ended([stage.pid for stage in chain.stages])
 
 
 def test_closing_at_work_is_no_failure(chain: Chain) -> None:

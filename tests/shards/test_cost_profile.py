@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 from zoo import LAYERS
 
 from shards import manifest as manifests
@@ -47,6 +48,22 @@ def test_a_measurement_lost_in_noise_deals_layers_evenly() -> None:
 def test_the_slowest_stage_makes_the_step_times() -> None:
     assert PROFILE.step_times((0, 2)) == ((1, 10.5), (16, 17), (64, 45))
     assert PROFILE.step_times((0, 1, 3)) == ((1, 8.5), (16, 16), (64, 36))
+
+
+@pytest.mark.parametrize(
+    "wrong, what",
+    [
+        ({"rows": ()}, "must grow"),
+        ({"rows": (0, 16, 64)}, "must grow"),
+        ({"rows": (1, 64, 16)}, "must grow"),
+        ({"layer": (3, 4)}, "layer must have a time"),
+        ({"head": (2, float("nan"), 9)}, "head must have a time"),
+        ({"embed": (2, -1, 9)}, "embed must have a time"),
+    ],
+)
+def test_a_profile_that_nothing_can_be_planned_with_is_refused(wrong: dict[str, tuple[float, ...]], what: str) -> None:
+    with pytest.raises(ValidationError, match=what):
+        CostProfile.model_validate(PROFILE.model_dump() | wrong)
 
 
 def test_a_model_too_small_to_be_measured_is_refused(tiny_package: Path, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_the_faster_wins_only_if_it_is_faster_by_more_than_noise(
     def timed(stages: list[StageRuntime], rows: int, rounds: int) -> list[float]:
         return [times[stage.facts.properties[GROUP_SIZE]] for stage in stages]
 
-    monkeypatch.setattr(tuning, "fastest_steps", timed)
+    monkeypatch.setattr(tuning, "step_times", timed)
     assert in_force(tiny_package, tmp_path / "a")[GROUP_SIZE] == "64"
     times["64"] = 0.98
     assert in_force(tiny_package, tmp_path / "b")[GROUP_SIZE] == "32"

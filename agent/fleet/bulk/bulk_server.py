@@ -71,10 +71,14 @@ class BulkServer:
         self._waiting: OrderedDict[bytes, deque[Request]] = OrderedDict()
         """By client; the first is next."""
         self._context = Context()
-        self._socket = sockets.listen(
-            self._context, zmq.ROUTER, keys, domain=Doorman(self._context).guard(may_enter), max_bytes=REQUEST_BYTES,
-            waiting=2 * WINDOW, host=host, port=port,
-        )  # fmt: skip
+        try:
+            self._socket = sockets.listen(
+                self._context, zmq.ROUTER, keys, domain=Doorman(self._context).guard(may_enter),
+                max_bytes=REQUEST_BYTES, waiting=2 * WINDOW, host=host, port=port,
+            )  # fmt: skip
+        except BaseException:
+            self._context.term()
+            raise
         self._socket.router_mandatory = True  # a full connection is an error, not a silent loss
         self.port = sockets.port_of(self._socket)
         self._thread = threading.Thread(target=self._serve, name="bulk server", daemon=True)
@@ -137,7 +141,7 @@ class BulkServer:
         request = requests.popleft()
         try:
             data = self._find(request)
-        except EdgeAgentError as error:
+        except (EdgeAgentError, OSError) as error:
             sent = self._send(client, Answer(number=request.number, refusal=str(error)[:500]))
         else:
             self.pace.spend(len(data), time.monotonic())

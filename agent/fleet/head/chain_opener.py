@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from agent.fleet.head.node_record import NodeRecord
 from agent.fleet.head.survey import Survey
 from pipeline.chain import Chain
 from pipeline.control import FromStage, Ready, Start
-from pipeline.planning.pacing_table import pacing_table
+from pipeline.planning.pacing_table import chain_rate, pacing_table, stage_times
 from pipeline.planning.plan import HEAD, ChainPlan, ModelSize
 from pipeline.running import Copy, RunOptions
 from pipeline.stages import Heard, Stage
@@ -31,7 +32,7 @@ class ChainOpener:
         size: Of the model.
         fleet: The nodes.
         survey: What they can do.
-        interface: Address the head listens on for results, and nodes for steps; `*` is every one.
+        interface: What head and nodes listen on for results and steps: `*`, or loopback if all are on this PC.
     """
 
     def __init__(
@@ -68,6 +69,10 @@ class ChainOpener:
             )
             for stage in plan.stages
         ]
+        try:
+            table, way_ms = pacing_table(plan, self._size, self._survey.offers(), self._survey.links())
+        except KeyError:
+            raise StageError("a node has just left, or come again", where=self._manifest.facts.name) from None
         chain = Chain.start(
             configs,
             max_rows=options.token_budget,
@@ -80,14 +85,26 @@ class ChainOpener:
             locate=self._fleet.locate,
             progress=progress,
         )
-        times, way_ms = pacing_table(plan, self._size, self._survey.offers(), self._survey.links())
-        copy = Copy.start(chain, self._manifest.facts.context_length, options, times, way_ms)
+        copy = Copy.start(chain, self._manifest.facts.context_length, options, table, way_ms)
         try:
             copy.warm_up(progress)
         except BaseException:
             copy.close()
             raise
         return copy
+
+    def stage_times(self, plan: ChainPlan) -> Callable[[int], Sequence[float]] | None:
+        """Predicted milliseconds of each stage of a chain for a number of rows; None if a node is not known."""
+        with suppress(KeyError):
+            return stage_times(plan, self._size, self._survey.offers(), self._survey.links())
+        return None
+
+    def rate(self, plans: Sequence[ChainPlan]) -> float | None:
+        """What is predicted now of chains together, in tokens a second; None if a node is not known."""
+        offers, links = self._survey.offers(), self._survey.links()
+        with suppress(KeyError):
+            return sum(chain_rate(plan, self._size, offers, links) for plan in plans)
+        return None
 
     def _starter(self, plan: ChainPlan, records: dict[str, NodeRecord]) -> Callable[[int, str, Start, Heard], Stage]:
         package_id = self._manifest.package_id

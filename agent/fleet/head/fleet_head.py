@@ -17,6 +17,7 @@ from agent.fleet.discovery.reach import reach
 from agent.fleet.head.event_log import EventLog
 from agent.fleet.head.fleet_options import FleetOptions
 from agent.fleet.head.node_record import NodeRecord
+from agent.fleet.head.one_head import OneHead
 from agent.fleet.head.orders import Orders
 from agent.fleet.node.hardware import choose_device
 from agent.fleet.node.node import Node, NodeStatus
@@ -43,6 +44,7 @@ class FleetHead:
 
     def __init__(self, package: Path, options: FleetOptions, *, folder: Path | None = None) -> None:
         self._folder = folder = folder or paths.config_folder()
+        one = OneHead(folder)
         self.identity = FleetIdentity.load_or_create(folder)
         local = NodeIdentity.load_or_create(folder)
         self.local_key = local.keys.public
@@ -53,13 +55,15 @@ class FleetHead:
         self._nodes: dict[str, NodeRecord] = {}
         self._names: dict[str, str] = {}
         """What nodes are called, also those that have left."""
-        self._is_busy = False
+        self.is_busy = False
+        """Whether tokens flow."""
         self._holders: dict[str, list[str]] = {}
         self._listeners: list[Callable[[], None]] = []
         self._lock = threading.Lock()
         self._is_built = threading.Event()
         """Nodes may come while this is made."""
         with ExitStack() as stack:
+            stack.callback(one.close)
             self.orders = Orders(self._tell, self.name_of, self._nodes.__contains__)
             self._control = self._listen(options)
             stack.callback(self._control.close)
@@ -138,7 +142,7 @@ class FleetHead:
 
     def set_busy(self, busy: bool) -> None:
         """Tell the nodes whether tokens flow, which weights that are fetched make way for."""
-        self._is_busy = busy
+        self.is_busy = busy
         for record in self.nodes():
             self._tell(record.key, Traffic(busy=busy))
 
@@ -209,7 +213,7 @@ class FleetHead:
                     self._nodes[key] = NodeRecord(key, name, hello, address, hello.condition)
                     self._names[key] = name
                     self._tell_directory()
-                    self._tell(key, Traffic(busy=self._is_busy))
+                    self._tell(key, Traffic(busy=self.is_busy))
                 self.events.add(f"{name} has joined from {address}")
                 self._tell_listeners()
             case NodeLeft(key=key, why=why):

@@ -9,20 +9,22 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from agent.fleet.head.chain_opener import ChainOpener
+from agent.fleet.head.drift import DriftWatch, Look
 from agent.fleet.head.fleet_head import FleetHead
 from agent.fleet.head.fleet_options import FleetOptions
 from agent.fleet.head.survey import Survey
 from pipeline.head import Head
-from pipeline.planning.plan import ChainPlan, ModelSize, Plan, Prediction, Wish
+from pipeline.planning.plan import ChainPlan, ModelSize, Plan, Wish
 from pipeline.planning.planner import plan as make_plan
 from pipeline.replicas import Replicas
 from pipeline.running import Copy, RunOptions
 from pipeline.tokenizer import Tokenizer
 from shards import manifest as manifests
-from shards.errors import EdgeAgentError, StageError
+from shards.errors import ConfigurationError, EdgeAgentError, StageError
 from shards.progress import Progress, silent
 
 _log = logging.getLogger(__name__)
@@ -32,9 +34,11 @@ WORTHWHILE = 1.10
 
 _SETTLE_SECONDS = 1.0
 """After a change: nodes that come or go together are planned for together."""
+_LOOK_SECONDS = 10.0
+"""How often the chains are looked at when nothing is told."""
 _DRAIN_SECONDS = 600.0
 """The longest that old chains go on beside new ones."""
-_CLOSE_SECONDS = 5.0
+_CLOSE_SECONDS = 1.0
 _RETRY_SECONDS = 10.0
 """After a plan that could not be carried out."""
 
@@ -61,6 +65,7 @@ class FleetModel:
 
     Raises:
         PackageError: the package cannot be read.
+        ConfigurationError: the model has fewer layers than stages are wanted.
     """
 
     def __init__(
@@ -72,6 +77,10 @@ class FleetModel:
         progress: Progress = silent,
     ) -> None:
         self.manifest = manifests.read(package)
+        depth, stages = self.manifest.facts.layers, fleet_options.wish.stages
+        if stages is not None and stages > depth:
+            what = f"{depth} layers cannot be split into {stages} stages"
+            raise ConfigurationError(what, where="--stages", hint=f"Ask for 1 to {depth} stages.")
         self.tokenizer = Tokenizer.load(package)
         self.head = Replicas(fleet.set_busy)
         self._wish, self._fleet = fleet_options.wish, fleet
@@ -81,6 +90,7 @@ class FleetModel:
         self._survey = Survey(fleet, self.manifest, options)
         self._opener = ChainOpener(package, options, self._size, fleet, self._survey, fleet_options.interface)
         self._min_nodes, self._progress = fleet_options.min_nodes, progress
+        self._drift = DriftWatch()
         self._running: list[_Running] = []
         self._retired: list[_Running] = []
         self._plan: Plan | None = None
@@ -89,7 +99,11 @@ class FleetModel:
         self.ready = threading.Event()
         """Set once the first plan is at work."""
         self.problem: str | None = None
-        """Why no plan is at work."""
+        """Why what is at work is not what was planned last."""
+        self.waits_for = ""
+        """What the first plan waits for."""
+        self._is_postponed = False
+        """A plan waits for a moment in which nobody asks."""
         self._closing = threading.Event()
         self._changed = threading.Event()
         self._changed.set()
@@ -107,11 +121,11 @@ class FleetModel:
         self._closing.set()
         self._changed.set()
         self.head.give_up(StageError("the server is shutting down"))
-        for record in self._fleet.nodes():  # what is being measured or opened need not be waited for
-            self._fleet.orders.lose(record.key, "the server is shutting down")
         with self._lock:
             running, self._running, self._retired = self._running + self._retired, [], []
         _in_parallel([one.copy.close for one in running])
+        for record in self._fleet.nodes():  # what is being measured or opened need not be waited for
+            self._fleet.orders.lose(record.key, "the server is shutting down")
         self._thread.join(_CLOSE_SECONDS)
 
     def __enter__(self) -> FleetModel:
@@ -128,6 +142,8 @@ class FleetModel:
         return self._fleet.describe() | {
             "wish": self._wish.model_dump(),
             "plan": None if plan is None else plan.model_dump(),
+            "problem": self.problem,
+            "waits_for": "" if self.ready.is_set() else self.waits_for,
         }
 
     def approve(self, code: str) -> str:
@@ -159,16 +175,17 @@ class FleetModel:
         return make_plan(self._size, self._survey.offers(), self._survey.links(), wish or self._wish)
 
     def _follow(self) -> None:
-        """Plan again whenever the fleet has changed, until the end."""
+        """Plan again whenever the fleet has changed, or does not keep what it promised, until the end."""
         retry: float | None = None
-        while self._changed.wait(retry) or not self._closing.is_set():
-            self._closing.wait(_SETTLE_SECONDS if self.ready.is_set() else 0)
-            self._changed.clear()
-            if self._closing.is_set():
-                return
-            retry = None
+        while not self._closing.is_set():
+            is_told = self._changed.wait(retry or _LOOK_SECONDS)
             try:
-                self._drop_failed()
+                lost, drifted = self._drop_failed(), self._has_drifted()
+                if not (is_told or retry or lost or drifted or self._is_postponed):
+                    continue
+                self._closing.wait(_SETTLE_SECONDS if self.ready.is_set() else 0)
+                self._changed.clear()
+                retry = None
                 self._replan()
             except EdgeAgentError as error:
                 if str(error) != self.problem:
@@ -184,55 +201,101 @@ class FleetModel:
                 retry = _RETRY_SECONDS
 
     def _replan(self) -> None:
-        count = len(self._fleet.nodes())
+        nodes = self._fleet.nodes()
+        if all(record.key != self._fleet.local_key for record in nodes):
+            return  # from this PC's node, which is on its way, the others fetch the weights
+        count = len(nodes)
         if not self.ready.is_set() and count < self._min_nodes:
-            self._progress(f"waiting for {self._min_nodes} nodes", count, self._min_nodes)
+            self.waits_for = f"waiting for {self._min_nodes} PCs, {count} of them {'is' if count == 1 else 'are'} here"
             return
+        self.waits_for = "measuring"
         progress = silent if self.ready.is_set() else self._progress
-        self._survey.complete(progress)
+        self._survey.go_on(progress, self._changed.set)
+        if self._closing.is_set() or not (self.ready.is_set() or self._survey.is_complete):
+            return  # the first plan is made with all that are there; later ones wait for nobody
         plan = self._planned()
-        if self._running and self._plan is not None and not _is_better(plan, self._plan.prediction):
-            return
-        self._adopt(plan, progress)
-        self.problem = None
-        self.ready.set()
+        self._is_postponed = False
+        if self._running:
+            # as things are now: what was predicted once may not hold any more
+            rate = self._opener.rate([one.plan for one in self._running])
+            if rate is None or plan.prediction.many_users <= WORTHWHILE * rate:
+                self.problem = None
+                return
+        if self._adopt(plan, progress):
+            self.problem = None
+            self.ready.set()
 
-    def _drop_failed(self) -> None:
-        """Take chains that have failed out of service."""
+    def _has_drifted(self) -> bool:
+        """Whether nodes have to be measured again; while tokens flow, that would measure the flow."""
+        if self._fleet.is_busy:
+            return False
+        nodes: list[str] = []
+        for one in self._running:
+            snapshot, times = one.copy.head.snapshot(), self._opener.stage_times(one.plan)
+            if snapshot.stages and times is not None:
+                look = Look(
+                    snapshot.scheduler.steps,
+                    snapshot.scheduler.rows,
+                    tuple(stage.compute / 1e3 for stage in snapshot.stages),
+                )
+                names = [stage.node for stage in one.plan.stages]
+                nodes += self._drift.look(one.copy, names, look, times, monotonic())
+        self._drift.forget([one.copy for one in self._running])
+        for node in nodes:
+            self._survey.discard(node)
+            self._fleet.events.add(f"{self._fleet.name_of(node)} is not as fast, or slow, as it was: measured again")
+        return bool(nodes)
+
+    def _drop_failed(self) -> bool:
+        """Take chains that have failed out of service; whether there were any."""
+        failures = {one: one.copy.head.failure for one in self._running}
+        failed = [one for one, failure in failures.items() if failure is not None]
+        if not failed:
+            return False
         with self._lock:
-            failed = [one for one in self._running if one.copy.head.snapshot().failure is not None]
             self._running = [one for one in self._running if one not in failed]
-        if failed:
-            self.head.replace(_shares(self._running))
-            self._fleet.events.add(f"{len(failed)} of the chains ended: {failed[0].copy.head.snapshot().failure}")
-            _in_parallel([one.copy.close for one in failed])
-            self._plan = None  # what is left is less than was planned
+        self._plan = None
+        self.head.replace(_shares(self._running))
+        self._fleet.events.add(f"{len(failed)} of the chains ended: {failures[failed[0]]}")
+        _in_parallel([one.copy.close for one in failed])
+        return True
 
-    def _adopt(self, plan: Plan, progress: Progress) -> None:
+    def _adopt(self, plan: Plan, progress: Progress) -> bool:
         """Open the chains of a plan; when they are there they take the requests, and the old ones run out.
 
-        Chains at work that the plan has as well are kept.
+        Chains at work that the plan has as well are kept. Where there is no room for old and new together, it is put
+        off until nobody waits for an answer. Returns whether the plan is at work.
         """
         kept = self._kept(plan)
         old = [one for one in self._running if one not in kept.values()]
         if old and not self._fits_beside(plan, old):
-            # no room for both: requests wait while the old chains finish theirs, and go
-            self.head.replace(_shares(kept.values()))
+            if self._fleet.is_busy:
+                self._is_postponed = True
+                return False
+            self.head.replace(_shares(kept.values()))  # from now on requests wait
             self._retire(old)
             old = []
         opened = self._open([chain for chain in plan.chains if chain not in kept], progress)
         copies = [_Running(kept[chain].copy if chain in kept else opened[chain], chain) for chain in plan.chains]
         with self._lock:
-            if self._closing.is_set():
-                _in_parallel([copy.close for copy in opened.values()])
-                return
-            self._running, self._plan, self._retired = copies, plan, self._retired + old
+            closing = self._closing.is_set()
+            if not closing:
+                self._running, self._plan, self._retired = copies, plan, self._retired + old
+        if closing:
+            _in_parallel([copy.close for copy in opened.values()])
+            return False
         self.head.replace(_shares(copies))
         for copy in opened.values():
-            copy.chain.on_failure(lambda _: self._changed.set())
+            copy.chain.on_failure(partial(self._hear_of_failure, copy))
         self._fleet.events.add(f"serving with {_outline(plan, self._fleet.name_of)}")
         if old:
             threading.Thread(target=self._retire, args=(old,), name="draining", daemon=True).start()
+        return True
+
+    def _hear_of_failure(self, copy: Copy, _: StageError) -> None:
+        if len(self._running) > 1:
+            self.head.remove(copy.head)
+        self._changed.set()
 
     def _kept(self, plan: Plan) -> dict[ChainPlan, _Running]:
         """The chains of a plan that are at work already."""
@@ -270,7 +333,7 @@ class FleetModel:
     def _fits_beside(self, plan: Plan, old: Sequence[_Running]) -> bool:
         """Whether each node has room for what it carries now and what it shall carry, at the same time."""
         taken: dict[str, int] = {}
-        for chain in (*plan.chains, *(one.plan for one in old)):
+        for chain in (*plan.chains, *(one.plan for one in (*old, *self._retired))):
             for stage in chain.stages:
                 taken[stage.node] = taken.get(stage.node, 0) + stage.memory
         allowed = {record.key: record.memory for record in self._fleet.nodes()}
@@ -283,10 +346,6 @@ def _shares(running: Iterable[_Running]) -> list[tuple[Head, float]]:
 
 def _places(chain: ChainPlan) -> list[tuple[str, int, int]]:
     return [(stage.node, stage.first_layer, stage.end_layer) for stage in chain.stages]
-
-
-def _is_better(plan: Plan, than: Prediction) -> bool:
-    return plan.prediction.many_users > WORTHWHILE * than.many_users
 
 
 def _outline(plan: Plan, name_of: Callable[[str], str]) -> str:

@@ -17,6 +17,6 @@ class FleetOptions(BaseModel):
     wish: Wish = Wish()
     min_nodes: int = Field(1, gt=0, description="nodes there must be before the first plan, this PC's own included")
     port: int = Field(DEFAULT_CONTROL_PORT, ge=0, le=65535, description="where nodes connect, if it is free")
-    interface: str = Field("*", description="address to listen on for nodes; `*` is every one")
+    interface: str = Field("*", description="what to listen on for nodes: `*`, or loopback if all are on this PC")
     announced: bool = Field(True, description="nodes of the network can find the head by themselves")
     node: NodeSettings = NodeSettings()

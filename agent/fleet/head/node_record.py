@@ -23,8 +23,12 @@ class NodeRecord:
     device: str | None = None
     """The one its stages run on; None while that is not chosen."""
     costs: CostProfile | None = None
+    asked_at: float | None = None
+    """Since when it is measuring, on the monotonic clock."""
     links: dict[str, LinkMeasure] = field(default_factory=dict)
     """By the other node's key; replaced as a whole."""
+    unreachable: set[str] = field(default_factory=set)
+    """Keys of nodes it found no way to."""
     work: str | None = None
     """What it is doing beside serving: fetching, measuring."""
     problem: str | None = None

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from agent.fleet.control.messages import (
+    CloseStage,
     FromNode,
     FromStageProcess,
     LinkMeasure,
@@ -101,6 +102,8 @@ class Orders:
             case FromStageProcess(stage=name, message=said):
                 if stage := self._stage(node, name):
                     stage.hear(said)
+                else:  # opened for a chain that was given up meanwhile
+                    self._tell(node, CloseStage(stage=name))
             case TaskFailed(task=task):
                 if stage := self._stage(node, task):
                     stage.end(message.error(self._name_of(node)))

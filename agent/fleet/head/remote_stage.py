@@ -40,6 +40,7 @@ class RemoteStage:
         self.name, self.host = name, node
         self._stage, self._heard, self._tell_node = stage, heard, tell_node
         self._ended = threading.Event()
+        self._ending = threading.Lock()
         tell_node(OpenStage(stage=stage, model=model, start=task))
 
     def tell(self, message: ToStage) -> None:
@@ -54,9 +55,11 @@ class RemoteStage:
 
     def end(self, error: StageError) -> None:
         """Called when the process, or the node, is gone."""
-        if not self._ended.is_set():
+        with self._ending:
+            if self._ended.is_set():
+                return
             self._ended.set()
-            self._heard(self, error)
+        self._heard(self, error)
 
     def wait(self, seconds: float) -> bool:
         """Wait for the end of the process; False if it still runs after `seconds`."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from time import monotonic
 
-from agent.fleet.control.messages import ModelRef
+from agent.fleet.control.messages import LinkMeasure, ModelRef
 from agent.fleet.head.fleet_head import FleetHead
 from agent.fleet.head.node_record import NodeRecord
 from pipeline.planning.plan import HEAD, Link, NodeOffer
@@ -18,7 +19,9 @@ from shards.progress import Progress
 
 _MODEL_SECONDS = 600.0
 """The longest that a node may take to fetch a few layers and measure them."""
-_LINK_SECONDS = 30.0
+_LINK_SECONDS = 15.0
+_NO_WAY = LinkMeasure(peer="?" * 40, latency_ms=10_000.0, bytes_per_second=1.0)
+"""Stands for nodes that cannot reach each other: no plan puts them next to each other if there is another."""
 
 
 class Survey:
@@ -32,13 +35,29 @@ class Survey:
 
     def __init__(self, fleet: FleetHead, manifest: Manifest, options: RunOptions) -> None:
         self._fleet, self._manifest, self._options = fleet, manifest, options
-        self._lock = threading.Lock()
+        self._again: set[str] = set()
+        """Nodes whose earlier measurements do not fit any more."""
 
-    def complete(self, progress: Progress) -> None:
-        """Measure what is not measured yet, and wait for it. A node that cannot be measured is marked as such."""
-        with self._lock:
-            self._measure_models(progress)
-            self._measure_links(progress)
+    def go_on(self, progress: Progress, changed: Callable[[], None]) -> None:
+        """Have nodes measured that are not, and the ways between them.
+
+        Does not wait for the nodes, which may take minutes: `changed` is called, on any thread, when one is done. One
+        that cannot be measured is marked as such.
+        """
+        self._measure_models(progress, changed)
+        self._measure_links(progress)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every node is measured, or cannot be."""
+        return all(record.costs is not None or record.problem is not None for record in self._fleet.nodes())
+
+    def discard(self, node: str) -> None:
+        """Have a node measured again, whatever it has kept of earlier."""
+        self._again.add(node)
+        for record in self._fleet.nodes():
+            if record.key == node:
+                record.costs = None
 
     def offers(self) -> tuple[NodeOffer, ...]:
         """What the measured nodes offer."""
@@ -53,14 +72,12 @@ class Survey:
         found: dict[tuple[str, str], Link] = {}
         for record in self._fleet.nodes():
             for peer, measure in record.links.items():
-                for source, target in ((record.key, peer), (peer, record.key)):
-                    if source == record.key or (source, target) not in found:
-                        found[source, target] = Link(
-                            source=source,
-                            target=target,
-                            latency_ms=measure.latency_ms,
-                            bytes_per_second=measure.bytes_per_second,
-                        )
+                found[record.key, peer] = _link(record.key, peer, measure)
+        for record in self._fleet.nodes():
+            for peer in record.unreachable:
+                found.setdefault((record.key, peer), _link(record.key, peer, _NO_WAY))
+        for (source, target), link in list(found.items()):
+            found.setdefault((target, source), link.model_copy(update={"source": target, "target": source}))
         here = self._fleet.local_key  # the head is on that node's computer
         to_head = [
             link.model_copy(update={end: HEAD})
@@ -70,27 +87,34 @@ class Survey:
         ]
         return (*found.values(), *to_head)
 
-    def _measure_models(self, progress: Progress) -> None:
-        todo = [record for record in self._fleet.nodes() if record.costs is None and record.problem is None]
-        asked: list[tuple[NodeRecord, Future[CostProfile]]] = []
-        for record in todo:
-            try:
-                record.device = self._fleet.device_of(record)
-            except EdgeAgentError as error:
-                record.problem = str(error)
+    def _measure_models(self, progress: Progress, changed: Callable[[], None]) -> None:
+        for record in self._fleet.nodes():
+            if record.costs is not None or record.problem is not None:
                 continue
-            asked.append((record, self._ask(record, record.device, progress)))
-        wait([future for _, future in asked], _MODEL_SECONDS)
-        for record, future in asked:
-            record.work = None
-            try:
-                record.costs = future.result(timeout=0)
-            except TimeoutError:
-                record.problem = f"it has not measured the model within {_MODEL_SECONDS:g} s"
-            except StageError as error:
-                record.problem = str(error)
-            if record.problem is not None:
-                self._fleet.events.add(f"{record.name} cannot be planned with: {record.problem}")
+            if record.asked_at is None:
+                try:
+                    record.device = self._fleet.device_of(record)
+                except EdgeAgentError as error:
+                    self._give_up(record, str(error))
+                    continue
+                record.asked_at = monotonic()
+                self._ask(record, record.device, progress).add_done_callback(partial(self._take, record, changed))
+            elif monotonic() - record.asked_at > _MODEL_SECONDS:
+                self._give_up(record, f"it has not measured the model within {_MODEL_SECONDS:g} s")
+
+    def _take(self, record: NodeRecord, changed: Callable[[], None], future: Future[CostProfile]) -> None:
+        """A node has measured, or failed to."""
+        record.work = record.asked_at = None
+        error = future.exception()
+        if error is None:
+            record.costs = future.result()
+        else:
+            self._give_up(record, str(error))
+        changed()
+
+    def _give_up(self, record: NodeRecord, why: str) -> None:
+        record.problem = why
+        self._fleet.events.add(f"{record.name} is not planned with until it joins again: {why}")
 
     def _ask(self, record: NodeRecord, device: str, progress: Progress) -> Future[CostProfile]:
         def tell(what: str, done: float, total: float) -> None:
@@ -103,7 +127,11 @@ class Survey:
             name=self._manifest.facts.name,
             holders=self._fleet.holders(self._manifest.package_id),
         )
-        return self._fleet.orders.measure_model(record.key, model, options.engine, options.mode, device, tell)
+        again = record.key in self._again
+        self._again.discard(record.key)
+        return self._fleet.orders.measure_model(
+            record.key, model, options.engine, options.mode, device, tell, again=again
+        )
 
     def _measure_links(self, progress: Progress) -> None:
         """One node after the other: two at once would share the wire."""
@@ -116,6 +144,7 @@ class Survey:
                 try:
                     found = {link.peer: link for link in future.result(_LINK_SECONDS)}
                     record.links = record.links | found  # a new one: other threads may be reading the old one
+                    record.unreachable = record.unreachable | (set(peers) - found.keys())
                 except (TimeoutError, StageError) as error:
                     self._fleet.events.add(f"the links of {record.name} are not known: {error or 'no answer'}")
         progress("measuring links", len(nodes), len(nodes))
@@ -124,5 +153,16 @@ class Survey:
         return [
             other.key
             for other in nodes
-            if other.key != record.key and other.key not in record.links and record.key not in other.links
+            if other.key != record.key
+            and other.key not in record.links.keys() | record.unreachable
+            and record.key not in other.links
         ]
+
+
+def _link(source: str, target: str, measure: LinkMeasure) -> Link:
+    return Link(
+        source=source,
+        target=target,
+        latency_ms=measure.latency_ms,
+        bytes_per_second=measure.bytes_per_second,
+    )

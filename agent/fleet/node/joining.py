@@ -16,7 +16,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent import paths
-from agent.address import DEFAULT_CONTROL_PORT
+from agent.address import DEFAULT_CONTROL_PORT, DEFAULT_PORT
 from agent.fleet.bulk.library import Library
 from agent.fleet.control.messages import Key
 from agent.fleet.discovery.discovery import Announcement, Discovery
@@ -183,6 +183,12 @@ def split_address(text: str) -> tuple[str, int]:
     number = int(port) if colon and port.isascii() and port.isdecimal() else None if colon else DEFAULT_CONTROL_PORT
     if not host or number is None or not 0 < number < 65535:
         raise ConfigurationError(f"{text!r} is not an address", where="--head", hint="Write it as HOST or HOST:PORT.")
+    if number == DEFAULT_PORT:
+        raise ConfigurationError(
+            f"{number} is the port of the HTTP API, where no PC joins",
+            where="--head",
+            hint=f"Leave the port out; it is {DEFAULT_CONTROL_PORT} unless the head says otherwise.",
+        )
     return host, number
 
 

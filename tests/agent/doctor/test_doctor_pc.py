@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from agent.fleet.node.node.hardware import RESERVE_BYTES
 
 from agent.doctor import clock, memory, power, processor
 from agent.doctor.memory import Memory
 from agent.doctor.processor import Processor
 from agent.fleet.control.messages import Condition
+from agent.fleet.node.hardware import RESERVE_BYTES
 
 
 @pytest.mark.parametrize(

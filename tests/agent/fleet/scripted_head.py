@@ -9,12 +9,11 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Self
 
-from agent.fleet.node.node.node import Node, NodeSettings, NodeStatus
-
 from agent.fleet.bulk.library import Library
 from agent.fleet.control.control_server import ControlServer, NodeEvent, NodeJoined, NodeLeft, NodeSaid
 from agent.fleet.control.messages import Device, Directory, FromNode, Hardware, ModelRef, Neighbour
 from agent.fleet.head.orders import Orders
+from agent.fleet.node.node import Node, NodeSettings, NodeStatus
 from agent.fleet.trust.identity import NodeIdentity
 from pipeline.chain import Chain
 from pipeline.control import Start

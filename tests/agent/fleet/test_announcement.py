@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import pytest
-from agent.fleet.discovery.discovery.announcement import SERVICE, Announcement
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from zeroconf import ServiceInfo
 
 from agent.fleet.control.messages import PROTOCOL
+from agent.fleet.discovery.announcement import SERVICE, Announcement
 from agent.fleet.trust.identity import clean_name
 from pipeline.link import KeyPair
 from shards.errors import WireError

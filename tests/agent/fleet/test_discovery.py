@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import zeroconf
-from agent.fleet.discovery.discovery.announcement import SERVICE
-from agent.fleet.discovery.discovery.discovery import Announcement, Discovery
 
-from agent.fleet.discovery.discovery import discovery
+from agent.fleet.discovery import discovery
+from agent.fleet.discovery.announcement import SERVICE
+from agent.fleet.discovery.discovery import Announcement, Discovery
 
 OPEN = discovery._open
 HERE = ("10.1.2.3", "fd00::3")

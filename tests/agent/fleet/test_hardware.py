@@ -8,7 +8,12 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from agent.fleet.node.node.hardware import (
+from fake_openvino import FakeCore, laptop_with_an_arc
+
+from agent.fleet.control.messages import Device, Hardware
+from agent.fleet.node import hardware as looked_at
+from agent.fleet.node import system
+from agent.fleet.node.hardware import (
     RESERVE_BYTES,
     choose_device,
     condition,
@@ -16,11 +21,6 @@ from agent.fleet.node.node.hardware import (
     hardware,
     see_devices,
 )
-from fake_openvino import FakeCore, laptop_with_an_arc
-
-from agent.fleet.control.messages import Device, Hardware
-from agent.fleet.node.node import hardware as looked_at
-from agent.fleet.node.node import system
 from shards.errors import ConfigurationError, StageError
 
 

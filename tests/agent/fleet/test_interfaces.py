@@ -5,11 +5,11 @@ import socket
 from types import SimpleNamespace
 
 import pytest
-from agent.fleet.discovery.discovery.interfaces import Interface, ordered, own_addresses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.fleet.discovery.discovery import interfaces
+from agent.fleet.discovery import interfaces
+from agent.fleet.discovery.interfaces import Interface, ordered, own_addresses
 
 
 def test_local_networks_come_first_and_link_local_addresses_last() -> None:

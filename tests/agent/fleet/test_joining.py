@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent.fleet.discovery.discovery.announcement import Announcement
-from agent.fleet.node.node.joining import Joining, JoinOptions, Place, choose, split_address
-from agent.fleet.node.node.node_settings import NodeSettings
-from agent.fleet.node.node.node_status import NodeStatus
 from scripted_head import HOST, ScriptedHead, Statuses
 
-from agent.fleet.node.node import joining
+from agent.fleet.discovery.announcement import Announcement
+from agent.fleet.node import joining
+from agent.fleet.node.joining import Joining, JoinOptions, Place, choose, split_address
+from agent.fleet.node.node_settings import NodeSettings
+from agent.fleet.node.node_status import NodeStatus
 from agent.fleet.trust.door import Door
 from agent.fleet.trust.identity import FleetIdentity, JoinedFleet, JoinedFleets, NodeIdentity
 from agent.fleet.trust.members import Members, code_of

@@ -62,7 +62,7 @@ def test_a_node_comes_back_to_a_head_that_was_away(tmp_path: Path) -> None:
         node = start_node(head, tmp_path, observe=statuses.add)
         head.wait(1)
     with node:
-        assert statuses.wait(lambda status: status.state == "looking").why
+        statuses.wait(lambda status: status.state == "looking" and bool(status.why))
         with ScriptedHead(keys=keys, port=head.port) as again:
             again.wait(1)
         statuses.wait(lambda status: status.state == "looking")

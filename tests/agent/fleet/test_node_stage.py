@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from agent.fleet.node.node.node import Node
 from scripted_head import HOST, PATIENCE, ScriptedHead, Statuses, ref, start_node
 
 from agent.fleet.control.messages import Directory, Neighbour, OpenStage, TaskFailed
+from agent.fleet.node.node import Node
 from pipeline import wire
 from pipeline.chain import Chain
 from pipeline.control import FromStage, Start, Stop

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from agent.fleet.node.node.node_packages import of_measurement, of_stage
 from scripted_head import PATIENCE, ScriptedHead, Statuses, ref, start_node
 
 from agent.fleet.control.messages import MeasureModel, ModelMeasured
+from agent.fleet.node.node_packages import of_measurement, of_stage
 from pipeline.link import KeyPair
 from shards.errors import ConfigurationError, StageError
 from shards.manifest import WEIGHTS

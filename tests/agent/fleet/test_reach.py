@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
-from agent.fleet.discovery.discovery.reach import candidates, reach
 
-from agent.fleet.discovery.discovery import reach as module
+from agent.fleet.discovery import reach as module
+from agent.fleet.discovery.reach import candidates, reach
 from shards.errors import StageError
 
 

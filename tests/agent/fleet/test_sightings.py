@@ -4,11 +4,12 @@ import itertools
 import logging
 
 import pytest
-from agent.fleet.discovery.discovery.announcement import SERVICE, Announcement
-from agent.fleet.discovery.discovery.sightings import Record, Sightings
 from hypothesis import given
 from hypothesis import strategies as st
 from zeroconf import ServiceInfo
+
+from agent.fleet.discovery.announcement import SERVICE, Announcement
+from agent.fleet.discovery.sightings import Record, Sightings
 
 LIFE = 30.0
 
@@ -126,7 +127,7 @@ def test_the_question_is_repeated_if_the_answer_is_lost(air: Air) -> None:
 
 
 def test_what_is_malformed_is_noted_once(air: Air, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG, "agent.fleet.discovery.discovery.sightings"):
+    with caplog.at_level(logging.DEBUG, "agent.fleet.discovery.sightings"):
         for count in range(5):
             air.say("bad\x1b[2J", b"\x03k=%d" % count)
             assert air.visible() == []
