@@ -43,8 +43,8 @@ def test_a_pc_that_joins_takes_part_and_breaks_no_answer(lab: Lab, smollm2_packa
     assert alone.chains == [["pc0"]]
     asked = ask(lab)
     node = agents.join(1, "--token-file", agents.token())
-    both = agents.wait_until("both serve", lambda sight: len(sight.chains) == 2, SECONDS, [head, node])
-    assert sorted(both.chains) == [["pc0"], ["pc1"]]  # it fits on each: copies beat a chain
+    # as a copy or in a chain: on one machine that depends on what else it does while the PCs are measured
+    agents.wait_until("pc1 serves", lambda sight: any("pc1" in chain for chain in sight.chains), SECONDS, [head, node])
     assert asked.wait(SECONDS) == 0
     again = agents.ask(QUESTION, TOKENS)
     assert asked.stdout.strip() == again["text"].strip()
