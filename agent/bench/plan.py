@@ -1,7 +1,7 @@
 """`bench plan`: what the planner predicts against what is measured, for one stage, two stages and two replicas.
 
-Each stage has a core of its own. The cores are measured at the same time, as PCs of a fleet are: on one machine they
-share its memory, so that each is slower beside the other than alone.
+Each stage has a core of its own. On one machine these share its memory, so that each is slower beside the other than
+alone; PCs do not. So a core is measured as it is used: alone for one stage, beside the other for two.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from agent.bench.report import Report, Target
 from agent.bench.sides import Effort, Measure, compare
 from pipeline.head import Head
 from pipeline.measuring import cost_profile
-from pipeline.planning.plan import ModelSize, NodeOffer, Wish
+from pipeline.planning.pacing_table import chain_rate
+from pipeline.planning.plan import ChainPlan, ModelSize, NodeOffer, Wish
 from pipeline.planning.planner import plan
 from pipeline.running import RunningModel, RunOptions
 from shards import manifest as manifests
@@ -34,8 +35,8 @@ WITHIN = 0.2
 
 CORES = (0, 1)
 _MEMORY = 2**40
-_LAYOUTS = {"one stage": (1, False), "two stages": (2, False), "two replicas": (1, True)}
-"""Stages of a chain, and whether there are two of them."""
+_LAYOUTS = {"one stage": (CORES[:1], 1), "two stages": (CORES, 2), "two replicas": (CORES, 1)}
+"""Cores, and stages of a chain."""
 
 
 def run(package: Path, effort: Effort, progress: Progress) -> Report:
@@ -47,18 +48,25 @@ def run(package: Path, effort: Effort, progress: Progress) -> Report:
     manifest = manifests.read(package)
     size = ModelSize.of(manifest, 1.0)
     report = Report("plan", {"package": package.name, "starts": effort.starts, "rounds": effort.rounds})
-    offers = [
-        NodeOffer(id=str(core), name=f"core {core}", memory=_MEMORY, costs=costs)
-        for core, costs in zip(CORES, _costs(package, progress), strict=True)
-    ]
-    splits: dict[str, tuple[int, ...]] = {}
-    predicted: dict[tuple[str, int], float] = {}
-    for name, (stages, twice) in _LAYOUTS.items():
-        for users in effort.users:
-            wish = Wish(users=users, context=256, stages=stages, replicas=twice)
-            planned = plan(size, offers if twice or stages > 1 else offers[:1], (), wish)
-            predicted[name, users] = planned.prediction.many_users
-            splits[name] = tuple(stage.end_layer - stage.first_layer for stage in planned.chains[0].stages)
+    most = max(effort.users)
+    chains: dict[str, tuple[ChainPlan, ...]] = {}
+    offers: dict[str, list[NodeOffer]] = {}
+    for name, (cores, stages) in _LAYOUTS.items():
+        offers[name] = _offers(package, cores, progress)
+        wish = Wish(users=most, context=256, stages=stages, replicas=len(cores) > stages)
+        chains[name] = plan(size, offers[name], (), wish).chains
+    splits = {name: tuple(s.end_layer - s.first_layer for s in first.stages) for name, (first, *_) in chains.items()}
+    report.settings["splits"] = {name: list(split) for name, split in splits.items()}
+
+    def predicted(name: str, users: int) -> float:
+        """Of the chains of a layout, among which users are dealt in turn."""
+        copies = chains[name][:users]
+        shares = [len(range(i, users, len(copies))) for i in range(len(copies))]
+        rates = [
+            chain_rate(chain.model_copy(update={"users": share}), size, offers[name], ())
+            for chain, share in zip(copies, shares, strict=True)
+        ]
+        return sum(rates)
 
     @contextmanager
     def start() -> Iterator[Mapping[str, Measure]]:
@@ -81,8 +89,9 @@ def run(package: Path, effort: Effort, progress: Progress) -> Report:
     medians = compare(report, start, effort, progress)
     for users, rates in medians.items():
         for name, measured in rates.items():
-            ratio = predicted[name, users] / measured
-            row = {"layout": name, "users": users, "predicted": predicted[name, users], "measured": measured}
+            expected = predicted(name, users)
+            ratio = expected / measured
+            row = {"layout": name, "users": users, "predicted": expected, "measured": measured}
             report.results.append({**row, "ratio": ratio})
             what = f"predicted / measured, {name}, {users} users"
             wanted = f"{1 - WITHIN:g} to {1 + WITHIN:g}"
@@ -90,8 +99,8 @@ def run(package: Path, effort: Effort, progress: Progress) -> Report:
     return report
 
 
-def _costs(package: Path, progress: Progress) -> list[CostProfile]:
-    """What the parts cost on each core, measured now, at the same time."""
+def _offers(package: Path, cores: Sequence[int], progress: Progress) -> list[NodeOffer]:
+    """What the parts cost on each core, measured now, on all of them at the same time."""
     manifest = manifests.read(package)
 
     def measure(core: int) -> CostProfile:
@@ -99,10 +108,14 @@ def _costs(package: Path, progress: Progress) -> list[CostProfile]:
             package=package.resolve(), first_layer=0, end_layer=manifest.facts.layers, threads=1, cores=(core,)
         )
         with TemporaryDirectory(prefix="edge-agent-") as folder:
-            return cost_profile(like, manifest, Path(folder), progress if core == CORES[0] else silent)
+            return cost_profile(like, manifest, Path(folder), progress if core == cores[0] else silent)
 
-    with ThreadPoolExecutor(len(CORES)) as pool:
-        return list(pool.map(measure, CORES))
+    with ThreadPoolExecutor(len(cores)) as pool:
+        costs = pool.map(measure, cores)
+    return [
+        NodeOffer(id=str(core), name=f"core {core}", memory=_MEMORY, costs=found)
+        for core, found in zip(cores, costs, strict=True)
+    ]
 
 
 def _options(split: tuple[int, ...], *cores: int) -> RunOptions:
