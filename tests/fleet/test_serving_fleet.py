@@ -74,7 +74,8 @@ def test_a_pc_ten_times_slower_is_left_out_and_told_why(lab: Lab, smollm2_packag
     head = agents.serve(smollm2_package, "--mode", "exact", "--no-replicas", "--min-nodes", "2", "--users", "2")
     node = agents.join(1, "--token-file", agents.token())
     assert node.pid
-    slow = subprocess.Popen([sys.executable, throttle.__file__, str(node.pid), "0.1"])
+    # stopped for 96 % of the time: now and then it gets more, and then it is still ten times slower
+    slow = subprocess.Popen([sys.executable, throttle.__file__, str(node.pid), "0.04"])
     try:
         running = agents.wait_until("the model runs", lambda sight: len(sight.chains) == 1, SECONDS, [head, node])
     finally:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 
 from agent.fleet.bulk.bulk_client import Source
-from agent.fleet.bulk.fetch import fetch, fetch_manifest
+from agent.fleet.bulk.fetch import FetchCancelledError, fetch, fetch_manifest
 from agent.fleet.bulk.library import Library
 from agent.fleet.bulk.pace import Pace
 from agent.fleet.control.messages import Key, ModelRef, Neighbour
@@ -107,7 +107,9 @@ class NodePackages:
         """The holders that answer, best first."""
         patience = monotonic() + _PATIENCE_SECONDS
         while not (known := self._holders(model)):
-            if monotonic() >= patience or cancel.wait(_POLL_SECONDS):
+            if cancel.wait(_POLL_SECONDS):
+                raise FetchCancelledError("the download was cancelled before it had begun", where=model.name)
+            if monotonic() >= patience:
                 raise PackageError("no other node in the fleet has the model", where=model.name)
         with ThreadPoolExecutor(len(known), "reach") as pool:
             found = list(pool.map(_reached, known))
