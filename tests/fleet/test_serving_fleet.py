@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -71,18 +71,20 @@ def test_an_answer_ends_in_one_clear_error_when_a_pc_is_lost_and_the_fleet_recov
 
 def test_a_pc_ten_times_slower_is_left_out_and_told_why(lab: Lab, smollm2_package: Path) -> None:
     agents = Agents(lab)
-    head = agents.serve(smollm2_package, "--mode", "exact", "--no-replicas", "--min-nodes", "2", "--users", "2")
+    head = agents.serve(smollm2_package, "--mode", "exact", "--no-replicas", "--users", "1")
+    agents.wait_until("the model runs", lambda sight: len(sight.chains) == 1, SECONDS, [head])
     node = agents.join(1, "--token-file", agents.token())
     assert node.pid
-    # stopped for 96 % of the time: now and then it gets more, and then it is still ten times slower
-    slow = subprocess.Popen([sys.executable, throttle.__file__, str(node.pid), "0.04"])
+    slow = subprocess.Popen([sys.executable, throttle.__file__, str(node.pid), "0.1"])
     try:
-        running = agents.wait_until("the model runs", lambda sight: len(sight.chains) == 1, SECONDS, [head, node])
+        deadline = time.monotonic() + SECONDS
+        while not (plan := json.loads(agents.call("plan", "--json")))["plan"]["left_out"]:
+            assert time.monotonic() < deadline, plan
+            time.sleep(1)
     finally:
         slow.terminate()
         slow.wait()
-    assert running.chains == [["pc0"]]
-    plan: dict[str, Any] = json.loads(agents.call("plan", "--json"))
+    assert agents.sights()[-1].chains == [["pc0"]]
     (left,) = plan["plan"]["left_out"]
     assert plan["nodes"][left["node"]] == "pc1"
     assert "tok/s" in left["reason"]
