@@ -29,10 +29,6 @@ def ask(lab: Lab) -> Process:
     return asked
 
 
-def events(agents: Agents) -> list[str]:
-    return [event["what"] for event in agents.status()["events"]]
-
-
 def test_a_pc_that_joins_takes_part_and_breaks_no_answer(lab: Lab, smollm2_package: Path) -> None:
     agents = Agents(lab)
     head = agents.serve(smollm2_package, "--mode", "exact", "--users", "2")
