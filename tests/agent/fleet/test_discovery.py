@@ -20,8 +20,25 @@ OPEN = discovery._open
 HERE = ("10.1.2.3", "fd00::3")
 
 
+TURN = 47_153
+"""Port whose holder may use multicast on loopback: tests of another process would be heard here."""
+
+
 @pytest.fixture(autouse=True)
-def loopback(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def turn() -> Iterator[None]:
+    end = time.monotonic() + 300
+    while True:
+        try:
+            with socket.create_server(("127.0.0.1", TURN)):
+                yield
+                return
+        except OSError:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+
+@pytest.fixture(autouse=True)
+def loopback(turn: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     threads = set(threading.enumerate())
     monkeypatch.setattr(discovery, "_open", functools.partial(zeroconf.Zeroconf, interfaces=["127.0.0.1"]))
     yield
