@@ -73,7 +73,7 @@ class Receiver:
         doorman: Doorman | None = None,
     ) -> None:
         self.doorman = doorman or Doorman(context)
-        self.socket = _socket(context, zmq.PULL, keys)
+        self.socket = curve_socket(context, zmq.PULL, keys)
         self.socket.curve_server = True
         self.socket.zap_domain = self.doorman.let_in(welcome)
         self.socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without a doorman nobody gets in
@@ -84,7 +84,7 @@ class Receiver:
         except zmq.ZMQError as error:
             self.socket.close()
             raise StageError(f"cannot listen on a port ({error})", where=interface) from None
-        self.port = int(self.socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
+        self.port = port_of(self.socket)
 
     def receive(self) -> list[bytes]:
         """Wait for the next message.
@@ -112,7 +112,7 @@ class Sender:
     """The socket frames leave by. It may change threads before its first use; after that one thread owns it."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: KeyPair, peer: Peer) -> None:
-        self.socket = _socket(context, zmq.PUSH, keys)
+        self.socket = curve_socket(context, zmq.PUSH, keys)
         self.socket.curve_serverkey = peer.public.encode()
         self.socket.sndhwm = _WAITING
         self.socket.immediate = True  # a frame waits here until there is a connection, not in a queue to nowhere
@@ -147,7 +147,13 @@ def endpoint(host: str, port: int | str) -> str:
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
-def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, keys: KeyPair) -> zmq.Socket[bytes]:
+def port_of(socket: zmq.Socket[bytes]) -> int:
+    """The port a socket listens on."""
+    return int(socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
+
+
+def curve_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, keys: KeyPair) -> zmq.Socket[bytes]:
+    """A socket for IPv6 and IPv4 with these keys, which drops what is unsent when it is closed."""
     socket = context.socket(kind)
     socket.linger = 0
     socket.ipv6 = True  # as well as IPv4

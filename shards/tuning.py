@@ -88,7 +88,7 @@ def _measure(core: ov.Core, graph: ov.Model, config: StageConfig, manifest: Mani
                     entrants.append((chosen | {name: value}, load(chosen | {name: value})))
         stages = [stage for _, stage in entrants]
         by_rows = {rows: step_times(stages, rows, _ROUNDS) for rows in _ROWS}
-        times = [{rows: fastest[index] for rows, fastest in by_rows.items()} for index in range(len(stages))]
+        times = [{rows: taken[index] for rows, taken in by_rows.items()} for index in range(len(stages))]
         for (extra, stage), taken in zip(entrants, times, strict=True):
             milliseconds[json.dumps(extra)] = taken
             stage.close()

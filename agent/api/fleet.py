@@ -6,13 +6,13 @@ These want the API key of the user who runs the head even on loopback, where eve
 from __future__ import annotations
 
 import asyncio
-import secrets
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent.api.errors import ApiError
+from agent.api.guard import bears
 
 if TYPE_CHECKING:
     from agent.served import FleetControl
@@ -76,8 +76,7 @@ class FleetApi:
         return await asyncio.to_thread(self._fleet.plan, given)
 
     async def _check(self, authorization: Annotated[str, Header()] = "") -> None:
-        scheme, _, token = authorization.partition(" ")
-        if scheme.lower() != "bearer" or not secrets.compare_digest(token.strip().encode(), self._key.encode()):
+        if not bears(authorization, self._key.encode()):
             raise ApiError(
                 401,
                 "looking after the fleet wants the API key of the user who runs the head: Authorization: Bearer KEY",

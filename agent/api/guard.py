@@ -50,16 +50,13 @@ class Guard:
             host = _PORT.sub("", headers.get("host", "")).lower()
             if not is_loopback(host.removeprefix("[").removesuffix("]")):
                 raise ApiError(403, f"this server answers to localhost only, not to {host!r}", code="wrong_host")
-        elif scope["path"] not in _OPEN_PATHS:
-            scheme, _, token = headers.get("authorization", "").partition(" ")
-            given = token.strip().encode()
-            if scheme.lower() != "bearer" or not any(secrets.compare_digest(given, key) for key in self._keys):
-                raise ApiError(
-                    401,
-                    "this server wants its key, as the header: Authorization: Bearer KEY",
-                    code="invalid_api_key",
-                    headers={"WWW-Authenticate": "Bearer"},
-                )
+        elif scope["path"] not in _OPEN_PATHS and not bears(headers.get("authorization", ""), *self._keys):
+            raise ApiError(
+                401,
+                "this server wants its key, as the header: Authorization: Bearer KEY",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
         if scope["method"] == "POST":
             kind = headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json":  # none at all is what a page's script can send anywhere as well
@@ -68,6 +65,13 @@ class Guard:
             length = headers.get("content-length", "0")
             if length.isdecimal() and int(length) > self._max_body:
                 raise _too_large(int(length), self._max_body)
+
+
+def bears(authorization: str, *keys: bytes) -> bool:
+    """Whether an Authorization header is the bearer token of one of the keys."""
+    scheme, _, token = authorization.partition(" ")
+    given = token.strip().encode()
+    return scheme.lower() == "bearer" and any(secrets.compare_digest(given, key) for key in keys)
 
 
 class _Counted:

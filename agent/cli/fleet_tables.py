@@ -7,6 +7,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from agent.cli.tables import plain, titled
 from shards.errors import StageError
 
 
@@ -33,7 +34,7 @@ def _nodes(fleet: dict[str, Any], names: dict[str, str]) -> Table:
         for stage in chain["stages"]:
             first, end = stage["layers"]
             carried.setdefault(stage["node"], []).append(f"{first}-{end - 1}")
-    table = _table(
+    table = titled(
         f"fleet {fleet['fleet']['name']}, key {fleet['fleet']['key']}, port {fleet['fleet']['port']}",
         "node",
         "device",
@@ -47,13 +48,13 @@ def _nodes(fleet: dict[str, Any], names: dict[str, str]) -> Table:
         condition = node["condition"]
         layers = ", ".join(carried.get(node["key"], []))
         table.add_row(
-            _text(node["name"] + (" (head)" if node["is_head"] else "")),
-            _text(node["device"] or ""),
+            plain(node["name"] + (" (head)" if node["is_head"] else "")),
+            plain(node["device"] or ""),
             layers,
             f"{condition['memory_free'] / 1e9:.1f} of {node['hardware']['memory'] / 1e9:.1f} GB free",
             _power(condition),
-            _text(node["versions"]["edge_agent"]),
-            _text(node["problem"] or node["work"] or ("serving" if layers else "ready")),
+            plain(node["versions"]["edge_agent"]),
+            plain(node["problem"] or node["work"] or ("serving" if layers else "ready")),
         )
     return table
 
@@ -65,29 +66,29 @@ def _power(condition: dict[str, Any]) -> str:
 
 
 def _chains(fleet: dict[str, Any], names: dict[str, str]) -> Table:
-    table = _table(
+    table = titled(
         f"{fleet['model']['name']}, {fleet['model']['layers']} layers", "chain", "stages", "running", "waiting"
     )
     for number, chain in enumerate(fleet["chains"], 1):
         stages = Text(" - ").join(
-            _text(f"{names.get(stage['node'], stage['node'])} {stage['layers'][0]}-{stage['layers'][1] - 1}")
+            plain(f"{names.get(stage['node'], stage['node'])} {stage['layers'][0]}-{stage['layers'][1] - 1}")
             for stage in chain["stages"]
         )
         scheduler = chain["scheduler"]
-        state = _text(chain["failure"]) if chain["failure"] else str(scheduler["running"])
+        state = plain(chain["failure"]) if chain["failure"] else str(scheduler["running"])
         table.add_row(str(number), stages, state, str(scheduler["waiting"]))
     if not fleet["chains"]:
-        table.add_row("", _text(fleet["problem"] or fleet["waits_for"] or "none yet"), "", "")
+        table.add_row("", plain(fleet["problem"] or fleet["waits_for"] or "none yet"), "", "")
     return table
 
 
 def _links(fleet: dict[str, Any], names: dict[str, str]) -> Table:
-    table = _table("links", "from", "to", "latency", "rate")
+    table = titled("links", "from", "to", "latency", "rate")
     for node in fleet["nodes"]:
         for peer, link in node["links"].items():
             table.add_row(
-                _text(node["name"]),
-                _text(names.get(peer, peer[:8])),
+                plain(node["name"]),
+                plain(names.get(peer, peer[:8])),
                 f"{link['latency_ms']:.2f} ms",
                 f"{link['bytes_per_second'] / 1e6:.0f} MB/s",
             )
@@ -95,19 +96,7 @@ def _links(fleet: dict[str, Any], names: dict[str, str]) -> Table:
 
 
 def _pending(fleet: dict[str, Any]) -> Table:
-    table = _table("waiting to be let in", "code", "name", "address")
+    table = titled("waiting to be let in", "code", "name", "address")
     for node in fleet["pending"]:
-        table.add_row(node["code"], _text(node["name"] or "?"), _text(node["address"]))
+        table.add_row(node["code"], plain(node["name"] or "?"), plain(node["address"]))
     return table
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=_text(title), title_justify="left")
-    for column in columns:
-        table.add_column(column)
-    return table
-
-
-def _text(text: str) -> Text:
-    """Text with nothing in it that a terminal obeys."""
-    return Text("".join(c if c.isprintable() else "\ufffd" for c in text))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from rich.table import Table
 from rich.text import Text
 
+from agent.cli.tables import plain, titled
 from pipeline.planning.amounts import amount
 from pipeline.planning.plan import Plan, Prediction
 
@@ -23,7 +24,7 @@ def plan_tables(plan: Plan, names: Mapping[str, str]) -> list[Table]:
 
 def _chains(plan: Plan, names: Mapping[str, str]) -> Table:
     copies = len(plan.chains)
-    table = _table("plan" if copies == 1 else f"plan, {copies} copies of the model", "copy", "node", "layers", "memory")
+    table = titled("plan" if copies == 1 else f"plan, {copies} copies of the model", "copy", "node", "layers", "memory")
     for column in ("users", "all of them", "one alone"):
         table.add_column(column, justify="right")
     for number, chain in enumerate(plan.chains, 1):
@@ -42,7 +43,7 @@ def _chains(plan: Plan, names: Mapping[str, str]) -> Table:
 
 
 def _predictions(plan: Plan, names: Mapping[str, str]) -> Table:
-    table = _table("predicted", "")
+    table = titled("predicted", "")
     users = plan.prediction.users
     for column in (f"{users} users" if users > 1 else "a user", "one alone", "first token"):
         table.add_column(column, justify="right")
@@ -54,9 +55,9 @@ def _predictions(plan: Plan, names: Mapping[str, str]) -> Table:
 
 
 def _left_out(plan: Plan, names: Mapping[str, str]) -> Table:
-    table = _table("left out", "node", "why")
+    table = titled("left out", "node", "why")
     for left_out in plan.left_out:
-        table.add_row(_name(left_out.node, names), _text(left_out.reason))
+        table.add_row(_name(left_out.node, names), plain(left_out.reason))
     return table
 
 
@@ -69,15 +70,4 @@ def _speeds(prediction: Prediction) -> tuple[str, str]:
 
 
 def _name(node: str, names: Mapping[str, str]) -> Text:
-    return _text(names.get(node, node))
-
-
-def _text(text: str) -> Text:
-    return Text("".join(character if character.isprintable() else "?" for character in text))
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for column in columns:
-        table.add_column(column)
-    return table
+    return plain(names.get(node, node))

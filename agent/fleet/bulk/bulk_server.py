@@ -30,7 +30,7 @@ from agent.fleet.bulk.pace import Pace
 from agent.fleet.trust import sockets
 from agent.fleet.trust.sockets import Context
 from pipeline.doorman import Doorman, plain
-from pipeline.link import KeyPair
+from pipeline.link import KeyPair, port_of
 from shards.errors import EdgeAgentError, PackageError
 from shards.store import PackageStore
 
@@ -80,7 +80,7 @@ class BulkServer:
             self._context.term()
             raise
         self._socket.router_mandatory = True  # a full connection is an error, not a silent loss
-        self.port = sockets.port_of(self._socket)
+        self.port = port_of(self._socket)
         self._thread = threading.Thread(target=self._serve, name="bulk server", daemon=True)
         self._thread.start()
 

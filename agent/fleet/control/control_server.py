@@ -33,9 +33,9 @@ from agent.fleet.control.roster import (
     Roster,
     Tell,
 )
-from agent.fleet.trust.sockets import listen, port_of
+from agent.fleet.trust.sockets import listen
 from pipeline.doorman import Check, Doorman, plain
-from pipeline.link import KeyPair
+from pipeline.link import KeyPair, port_of
 from shards.errors import WireError
 
 __all__ = ["ControlServer", "NodeEvent", "NodeJoined", "NodeLeft", "NodeSaid"]

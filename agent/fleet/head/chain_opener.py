@@ -7,7 +7,6 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from agent.fleet.control.messages import ModelRef
 from agent.fleet.head.fleet_head import FleetHead
 from agent.fleet.head.node_record import NodeRecord
 from agent.fleet.head.survey import Survey
@@ -17,8 +16,8 @@ from pipeline.planning.pacing_table import chain_rate, pacing_table, stage_times
 from pipeline.planning.plan import HEAD, ChainPlan, ModelSize
 from pipeline.running import Copy, RunOptions
 from pipeline.stages import Heard, Stage
-from shards import manifest as manifests
 from shards.errors import StageError
+from shards.manifest import Manifest
 from shards.progress import Progress
 from shards.runtime import StageConfig
 
@@ -28,6 +27,7 @@ class ChainOpener:
 
     Args:
         package: The model package, here on the head's PC.
+        manifest: Of the package.
         options: How to run it.
         size: Of the model.
         fleet: The nodes.
@@ -36,9 +36,16 @@ class ChainOpener:
     """
 
     def __init__(
-        self, package: Path, options: RunOptions, size: ModelSize, fleet: FleetHead, survey: Survey, interface: str
+        self,
+        package: Path,
+        manifest: Manifest,
+        options: RunOptions,
+        size: ModelSize,
+        fleet: FleetHead,
+        survey: Survey,
+        interface: str,
     ) -> None:
-        self._manifest = manifests.read(package)
+        self._manifest = manifest
         self._package, self._options, self._size, self._interface = package, options, size, interface
         self._fleet, self._survey = fleet, survey
         self._epochs = count(1)
@@ -107,9 +114,7 @@ class ChainOpener:
         return None
 
     def _starter(self, plan: ChainPlan, records: dict[str, NodeRecord]) -> Callable[[int, str, Start, Heard], Stage]:
-        package_id = self._manifest.package_id
-        holders = self._fleet.holders(package_id)
-        model = ModelRef(package_id=package_id, name=self._manifest.facts.name, holders=holders)
+        model = self._fleet.model_ref(self._manifest)
         loading = {stage.node for stage in plan.stages}
 
         def start(index: int, _: str, task: Start, heard: Heard) -> Stage:
@@ -122,8 +127,7 @@ class ChainOpener:
                     loading.discard(stage.node)
                 elif isinstance(said, StageError) and stage.node in loading:
                     loading.clear()  # what happens to the others now is a consequence
-                    record.problem = str(said)
-                    self._fleet.events.add(f"{record.name} is not planned with until it joins again: {said}")
+                    self._fleet.leave_out(record, str(said))
                 heard(of, said)
 
             return self._fleet.orders.open_stage(stage.node, name, model, task, hear)

@@ -11,7 +11,7 @@ from typing import Any
 from agent import paths
 from agent.fleet.bulk.library import Library
 from agent.fleet.control.control_server import ControlServer, NodeEvent, NodeJoined, NodeLeft, NodeSaid
-from agent.fleet.control.messages import Directory, Heartbeat, ToNode, Traffic
+from agent.fleet.control.messages import Directory, Heartbeat, ModelRef, ToNode, Traffic
 from agent.fleet.discovery.discovery import Announcement, Discovery
 from agent.fleet.discovery.reach import reach
 from agent.fleet.head.event_log import EventLog
@@ -28,6 +28,7 @@ from agent.fleet.trust.pending import Pending
 from pipeline.link import Peer
 from pipeline.stages import LOOPBACK
 from shards.errors import ConfigurationError, RequestError, StageError
+from shards.manifest import Manifest
 
 
 class FleetHead:
@@ -159,9 +160,15 @@ class FleetHead:
             raise StageError("the node is gone", where=self.name_of(peer.host))
         return peer.model_copy(update={"host": reach(record.neighbour.addresses, peer.port)})
 
-    def holders(self, package_id: str) -> tuple[str, ...]:
-        """Nodes that have the whole of a package."""
-        return tuple(self._holders.get(package_id, ()))
+    def model_ref(self, manifest: Manifest) -> ModelRef:
+        """A package as nodes are told of it: with those that have the whole of it."""
+        holders = tuple(self._holders.get(manifest.package_id, ()))
+        return ModelRef(package_id=manifest.package_id, name=manifest.facts.name, holders=holders)
+
+    def leave_out(self, record: NodeRecord, why: str) -> None:
+        """Do not plan with a node any more."""
+        record.problem = why
+        self.events.add(f"{record.name} is not planned with until it joins again: {why}")
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call when a node has come or gone, on a thread of the fleet's; it must not block."""

@@ -88,7 +88,9 @@ class FleetModel:
         kv_bytes = 4.0 if options.mode == "exact" else 1.0 + 8 / self.manifest.facts.head_size
         self._size = ModelSize.of(self.manifest, kv_bytes)
         self._survey = Survey(fleet, self.manifest, options)
-        self._opener = ChainOpener(package, options, self._size, fleet, self._survey, fleet_options.interface)
+        self._opener = ChainOpener(
+            package, self.manifest, options, self._size, fleet, self._survey, fleet_options.interface
+        )
         self._min_nodes, self._progress = fleet_options.min_nodes, progress
         self._drift = DriftWatch()
         self._running: list[_Running] = []

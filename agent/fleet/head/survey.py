@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from functools import partial
 from time import monotonic
 
-from agent.fleet.control.messages import LinkMeasure, ModelRef
+from agent.fleet.control.messages import LinkMeasure
 from agent.fleet.head.fleet_head import FleetHead
 from agent.fleet.head.node_record import NodeRecord
 from pipeline.planning.plan import HEAD, Link, NodeOffer
@@ -95,12 +95,12 @@ class Survey:
                 try:
                     record.device = self._fleet.device_of(record)
                 except EdgeAgentError as error:
-                    self._give_up(record, str(error))
+                    self._fleet.leave_out(record, str(error))
                     continue
                 record.asked_at = monotonic()
                 self._ask(record, record.device, progress).add_done_callback(partial(self._take, record, changed))
             elif monotonic() - record.asked_at > _MODEL_SECONDS:
-                self._give_up(record, f"it has not measured the model within {_MODEL_SECONDS:g} s")
+                self._fleet.leave_out(record, f"it has not measured the model within {_MODEL_SECONDS:g} s")
 
     def _take(self, record: NodeRecord, changed: Callable[[], None], future: Future[CostProfile]) -> None:
         """A node has measured, or failed to."""
@@ -109,12 +109,8 @@ class Survey:
         if error is None:
             record.costs = future.result()
         else:
-            self._give_up(record, str(error))
+            self._fleet.leave_out(record, str(error))
         changed()
-
-    def _give_up(self, record: NodeRecord, why: str) -> None:
-        record.problem = why
-        self._fleet.events.add(f"{record.name} is not planned with until it joins again: {why}")
 
     def _ask(self, record: NodeRecord, device: str, progress: Progress) -> Future[CostProfile]:
         def tell(what: str, done: float, total: float) -> None:
@@ -122,11 +118,7 @@ class Survey:
             progress(f"{record.name}: {what}", done, total)
 
         options = self._options
-        model = ModelRef(
-            package_id=self._manifest.package_id,
-            name=self._manifest.facts.name,
-            holders=self._fleet.holders(self._manifest.package_id),
-        )
+        model = self._fleet.model_ref(self._manifest)
         again = record.key in self._again
         self._again.discard(record.key)
         return self._fleet.orders.measure_model(

@@ -28,7 +28,7 @@ from agent.fleet.trust.identity import FleetIdentity, NodeIdentity
 from agent.fleet.trust.members import Members, PublicKey, code_of
 from agent.fleet.trust.token import Token
 from pipeline.doorman import Doorman
-from pipeline.link import endpoint
+from pipeline.link import endpoint, port_of
 from shards.errors import ConfigurationError, EdgeAgentError
 
 MAX_BYTES = 4096
@@ -108,7 +108,7 @@ class Door:
             self._end.close()
             self._context.term()
             raise
-        self.port = sockets.port_of(self._socket)
+        self.port = port_of(self._socket)
         self._thread = threading.Thread(target=self._run, name="door", daemon=True)
         self._thread.start()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zmq
 
-from pipeline.link import KeyPair, endpoint
+from pipeline.link import KeyPair, curve_socket, endpoint
 from shards.errors import ConfigurationError
 
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -110,17 +110,8 @@ def client(context: Context, kind: int, keys: KeyPair, server: str, *, max_bytes
     return socket
 
 
-def port_of(socket: Socket) -> int:
-    """The port a socket listens on."""
-    return int(socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
-
-
 def _socket(context: Context, kind: int, keys: KeyPair, max_bytes: int, waiting: int) -> Socket:
-    socket = context.socket(kind)
-    socket.linger = 0
-    socket.ipv6 = True  # as well as IPv4
-    socket.curve_publickey = keys.public.encode()
-    socket.curve_secretkey = keys.secret.encode()
+    socket = curve_socket(context, kind, keys)
     socket.handshake_ivl = _milliseconds(HANDSHAKE_SECONDS)
     socket.heartbeat_ivl = 0  # what is lost is for the messages' own heartbeats to say
     socket.maxmsgsize = max_bytes

@@ -15,7 +15,7 @@ from agent.fleet.bulk.library import Library
 from agent.fleet.trust import sockets
 from agent.fleet.trust.sockets import Context
 from pipeline.doorman import Doorman
-from pipeline.link import KeyPair
+from pipeline.link import KeyPair, port_of
 
 Reply = Callable[[Request], list[bytes]]
 """The parts of the answer to a request."""
@@ -32,7 +32,7 @@ class Impostor:
             self._context, zmq.ROUTER, self.keys, domain=Doorman(self._context).guard(lambda *_: True),
             max_bytes=REQUEST_BYTES, host="127.0.0.1",
         )  # fmt: skip
-        self.port = sockets.port_of(self._socket)
+        self.port = port_of(self._socket)
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 

@@ -33,9 +33,9 @@ from agent.fleet.control.messages import (
     encode,
     to_node,
 )
-from agent.fleet.trust.sockets import client, listen, port_of
+from agent.fleet.trust.sockets import client, listen
 from pipeline.doorman import Doorman
-from pipeline.link import KeyPair, endpoint
+from pipeline.link import KeyPair, endpoint, port_of
 from shards.errors import ConfigurationError
 
 HOST = "127.0.0.1"

@@ -20,7 +20,7 @@ from agent.fleet.trust.identity import FleetIdentity, NodeIdentity
 from agent.fleet.trust.members import Members, code_of
 from agent.fleet.trust.token import Token, decode, encode
 from pipeline.doorman import Doorman
-from pipeline.link import KeyPair
+from pipeline.link import KeyPair, port_of
 from shards.errors import ConfigurationError
 
 HOSTS = ["127.0.0.1"]
@@ -226,7 +226,7 @@ def test_a_node_that_answers_nonsense_is_an_error(tmp_path: Path) -> None:
     thread = threading.Thread(target=answer)
     thread.start()
     with pytest.raises(ConfigurationError, match="does not understand"):
-        join_with_token(HOSTS, sockets.port_of(server), token_of(fleet), new_node(), seconds=PATIENCE)
+        join_with_token(HOSTS, port_of(server), token_of(fleet), new_node(), seconds=PATIENCE)
     thread.join()
     server.close()
     context.term()

@@ -18,7 +18,7 @@ from agent.fleet.trust import sockets
 from agent.fleet.trust.members import Members
 from agent.fleet.trust.pending import MOST_AT_ADDRESS, Pending
 from pipeline.doorman import Doorman
-from pipeline.link import KeyPair
+from pipeline.link import KeyPair, port_of
 from shards.errors import ConfigurationError
 
 LARGEST = 10_000
@@ -38,7 +38,7 @@ class Server:
         self.socket = sockets.listen(
             self.context, zmq.ROUTER, self.keys, domain=Doorman(self.context).guard(self._check), max_bytes=LARGEST
         )
-        self.port = sockets.port_of(self.socket)
+        self.port = port_of(self.socket)
         self._end, end = (self.context.socket(zmq.PAIR) for _ in range(2))
         self._end.bind("inproc://end")
         end.connect("inproc://end")
@@ -123,9 +123,7 @@ def test_what_is_no_address_is_an_error(server: Server, host: str) -> None:
 def test_nobody_gets_in_without_a_doorman() -> None:
     context, outside, keys, friend = Context(), Context(), KeyPair.new(), KeyPair.new()
     socket_ = sockets.listen(context, zmq.ROUTER, keys, domain=b"x", max_bytes=LARGEST)
-    client = sockets.connect(
-        outside, zmq.DEALER, friend, keys.public, "127.0.0.1", sockets.port_of(socket_), max_bytes=LARGEST
-    )
+    client = sockets.connect(outside, zmq.DEALER, friend, keys.public, "127.0.0.1", port_of(socket_), max_bytes=LARGEST)
     failed = client.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
     assert failed.poll(PATIENCE * 1000)
     assert not socket_.poll(0)
