@@ -248,6 +248,7 @@ class FleetHead:
     def _drop_links(self, to: str) -> None:
         for record in self._nodes.values():
             record.links = {peer: link for peer, link in record.links.items() if peer != to}
+            record.unreachable = record.unreachable - {to}
 
     def _tell_listeners(self) -> None:
         for listener in self._listeners:
