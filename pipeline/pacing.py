@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from pipeline.monotone import monotone
+
 StepTimes = Sequence[tuple[int, float]]
 """Measured (rows, milliseconds) of the chain's slowest stage, one row a sequence."""
 
@@ -38,11 +40,8 @@ class Pacing:
 
     def __init__(self, stages: int, step_times: StepTimes | None = None, link_ms: float = 0.0) -> None:
         self._stages = stages
-        # fewer rows never take longer: where they did, something else was running
-        self._times = sorted(step_times or ())
-        for i in reversed(range(len(self._times) - 1)):
-            rows, time = self._times[i]
-            self._times[i] = rows, min(time, self._times[i + 1][1])
+        table = sorted(step_times or ())
+        self._times = list(zip((rows for rows, _ in table), monotone(time for _, time in table), strict=True))
         self._link_ms = link_ms
         self._paces: dict[int, Pace] = {}
 

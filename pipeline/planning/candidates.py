@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
+from operator import itemgetter
 from typing import NamedTuple
 
 from pipeline.planning.dealing import Deal
@@ -105,15 +106,18 @@ class Candidates:
         most = self._room.most(nodes, tokens)
         if len(nodes) > self._layers or min(most) < 1 or sum(most) < self._layers:
             return None
-        self.work += 3 + len(paces(users))
-        tries = []
-        for pace in paces(users):
-            step = self._times.step(nodes, pace.rows)
-            tries.append((Deal(step, most, self._layers, pace.in_flight), step, pace.in_flight))
+        self.work += 3
+        steps = [(self._times.step(nodes, pace.rows), pace.in_flight) for pace in paces(users)]
+        bounds = [step.least_period(self._layers, in_flight) for step, in_flight in steps]
         best, period = None, inf
-        for deal, step, in_flight in sorted(tries, key=lambda each: each[0].least_period):
-            if deal.least_period >= period:
+        for bound, (step, in_flight) in sorted(zip(bounds, steps, strict=True), key=itemgetter(0)):
+            if bound >= period:
                 break
+            self.work += 2
+            deal = Deal(step, most, self._layers, in_flight)
+            if deal.least_period >= period:
+                continue
+            self.work += 4
             layers = deal.best(below=period)
             if layers is not None:
                 layers = self._room.settle(nodes, layers, tokens)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pipeline.planning.plan import ChainPlan, Link, ModelSize, NodeOffer, Wish
-from pipeline.planning.prediction import Times
+from pipeline.planning.prediction import STAGE_MS, Times
 
 
 def pacing_table(
@@ -24,9 +24,9 @@ def pacing_table(
 def stage_times(
     chain: ChainPlan, size: ModelSize, offers: Sequence[NodeOffer], links: Sequence[Link]
 ) -> Callable[[int], tuple[float, ...]]:
-    """A function from a number of rows to the milliseconds of each stage; raises as `pacing_table`."""
+    """A function from a number of rows to the milliseconds of each stage's engine; raises as `pacing_table`."""
     times, nodes, layers = _parts(chain, size, offers, links)
-    return lambda rows: tuple(times.step(nodes, rows).stage(i, count) for i, count in enumerate(layers))
+    return lambda rows: tuple(times.step(nodes, rows).stage(i, count) - STAGE_MS for i, count in enumerate(layers))
 
 
 def chain_rate(chain: ChainPlan, size: ModelSize, offers: Sequence[NodeOffer], links: Sequence[Link]) -> float:

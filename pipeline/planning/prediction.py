@@ -1,8 +1,8 @@
 """How fast a chain is: from measured parts of stages and links to tokens per second.
 
 A **stage** that runs a step of r rows takes `fixed + layers * layer + embed + head` milliseconds of its node's profile,
-embed and head only at the ends of the chain. Between measured numbers of rows each part is linear, beyond the last it
-goes on with the last slope. Fewer rows never take longer: where a table says so, something else was running.
+embed and head only at the ends of the chain, and `STAGE_MS` more. Between measured numbers of rows each part is linear,
+beyond the last it goes on with the last slope. Fewer rows never take longer (`pipeline/monotone.py`).
 
 A **link** takes `latency + rows * bytes / rate`. Between stages a row is its hidden state in f16 and its share of the
 header; from the head to the first stage and from the tail to the head it is tokens, a header's share alone.
@@ -24,14 +24,19 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cache
-from itertools import accumulate, pairwise
+from itertools import pairwise
+from operator import mul
 from typing import NamedTuple
 
+from pipeline.monotone import monotone
 from pipeline.planning.plan import HEAD, Link, ModelSize, NodeOffer, Prediction, Wish
 from shards.profile import CostProfile
 
 HEAD_MS = 0.4
 """Of a step in the head: scheduling, packing, detokenizing, and answering the users."""
+
+STAGE_MS = 0.3
+"""Of a step in a stage beside its engine: taking it, checking it, handing its result on."""
 
 ROW_BYTES = 200
 """Of a row on the wire besides its hidden state: its share of the header and of the timings, or a token's entry."""
@@ -82,6 +87,16 @@ class StepTimes(NamedTuple):
     def slowest(self, layers: Sequence[int]) -> float:
         """The stage or link that is busy the longest."""
         return max(self.transfer, *(self.stage(i, n) for i, n in enumerate(layers)))
+
+    def least_period(self, layers: int, in_flight: int) -> float:
+        """What `period` is at least, however so many layers are dealt: as if they could be cut in pieces."""
+        rest = sum(self.bases)
+        fastest = min(self.layer)
+        if fastest <= 0:
+            return max(in_flight * self.transfer, self.way + rest)
+        speeds = [1 / layer for layer in self.layer]
+        level = (layers + sum(map(mul, self.bases, speeds))) / sum(speeds)
+        return max(in_flight * max(self.transfer, level), self.way + rest + layers * fastest)
 
     def period(self, layers: Sequence[int], in_flight: int) -> float:
         """Time in which each of `in_flight` such steps goes round once."""
@@ -157,7 +172,7 @@ class Times:
 
     def _step(self, nodes: tuple[int, ...], rows: int, sampled: bool) -> StepTimes:
         parts = [self.parts(node, rows) for node in nodes]
-        bases = [part.fixed for part in parts]
+        bases = [STAGE_MS + part.fixed for part in parts]
         bases[0] += parts[0].embed
         bases[-1] += parts[-1].head * sampled
         way = self._way(nodes)
@@ -191,7 +206,7 @@ class _Curves:
     def __init__(self, costs: CostProfile) -> None:
         self._rows = costs.rows
         columns = (costs.fixed, costs.embed, costs.layer, costs.head)
-        self._columns = [list(accumulate(reversed(column), min))[::-1] for column in columns]
+        self._columns = [monotone(column) for column in columns]
 
     def at(self, rows: int) -> Parts:
         return Parts(*(self._value(column, rows) for column in self._columns))

@@ -59,7 +59,7 @@ class BruteForce:
         busy, latencies = [], []
         for place, (name, count) in enumerate(zip(nodes, layers, strict=True)):
             costs = self.offers[name].costs
-            time = self._at(costs.rows, costs.fixed, rows) + count * self._at(costs.rows, costs.layer, rows)
+            time = 0.3 + self._at(costs.rows, costs.fixed, rows) + count * self._at(costs.rows, costs.layer, rows)
             if place == 0:
                 time += self._at(costs.rows, costs.embed, rows)
             if place == len(nodes) - 1:

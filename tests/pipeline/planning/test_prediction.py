@@ -4,7 +4,7 @@ import pytest
 from small_fleets import model, network, node
 
 from pipeline.planning.plan import HEAD, Link, Wish
-from pipeline.planning.prediction import HEAD_MS, Pace, Times, paces
+from pipeline.planning.prediction import HEAD_MS, STAGE_MS, Pace, Times, paces
 
 SIZE = model()
 LINKS = [
@@ -19,18 +19,18 @@ TIMES = Times(SIZE, [A, B], LINKS)
 
 def test_a_step_is_its_stages_its_links_and_the_head() -> None:
     step = TIMES.step((0, 1), rows=1)
-    assert step.bases == pytest.approx((0.1 + 0.2, 0.3 + 3.0))
+    assert step.bases == pytest.approx((STAGE_MS + 0.1 + 0.2, STAGE_MS + 0.3 + 3.0))
     assert step.layer == (1.0, 2.0)
     hidden = (2 * 64 + 200) / 1e5 * 1e3
     assert step.transfer == pytest.approx(hidden)
     assert step.way == pytest.approx(HEAD_MS + 1.0 + 2.0 + 4.0 + 0.2 + hidden + 0.2)
-    assert step.traversal((4, 6)) == pytest.approx(step.way + 0.3 + 4.0 + 3.3 + 12.0)
-    assert step.slowest((4, 6)) == pytest.approx(15.3)
+    assert step.traversal((4, 6)) == pytest.approx(step.way + 2 * STAGE_MS + 0.3 + 4.0 + 3.3 + 12.0)
+    assert step.slowest((4, 6)) == pytest.approx(STAGE_MS + 15.3)
 
 
 def test_a_chain_of_one_node_embeds_and_samples_on_it() -> None:
     step = TIMES.step((0,), rows=1)
-    assert step.bases == pytest.approx((0.1 + 0.2 + 3.0,))
+    assert step.bases == pytest.approx((STAGE_MS + 0.1 + 0.2 + 3.0,))
 
 
 def test_a_busy_link_can_be_the_slowest() -> None:
@@ -45,7 +45,7 @@ def test_times_are_linear_between_the_measured_and_beyond(rows: int, layer: floa
 
 def test_fewer_rows_never_take_longer() -> None:
     times = Times(SIZE, [node("a", (1.0, 9.0, 4.0, 3.0))], [])
-    assert [times.parts(0, rows).layer for rows in (1, 2, 4, 8, 100)] == [1.0, 3.0, 3.0, 3.0, 3.0]
+    assert [times.parts(0, rows).layer for rows in (1, 2, 4, 8, 100)] == [1.0, 4.0, 4.0, 4.0, 4.0]
 
 
 def test_one_measured_number_of_rows_stands_for_all() -> None:
@@ -67,7 +67,7 @@ def test_users_fill_the_chain() -> None:
     even = [node(name, 1.0, fixed=0.0, embed=0.0, head=0.0, by_row=0.0) for name in "ab"]
     times = Times(model(20), even, network("ab", latency_ms=0.0))
     one, two, four = (times.predict((0, 1), (10, 10), users, Wish()) for users in (1, 2, 4))
-    assert one.one_user == one.many_users == pytest.approx(1e3 / 20.4, rel=1e-3)
+    assert one.one_user == one.many_users == pytest.approx(1e3 / (20 + HEAD_MS + 2 * STAGE_MS), rel=1e-3)
     assert two.many_users == pytest.approx(2 * one.many_users)  # a stage each, all the time
     assert four.many_users == pytest.approx(2 * two.many_users, rel=1e-3)  # more rows cost next to nothing here
     assert two.users == 2 and two.one_user == one.one_user
@@ -82,9 +82,13 @@ def test_a_prompt_comes_in_chunks_that_overlap_on_stages() -> None:
     def first_token(nodes: tuple[int, ...], layers: tuple[int, ...], **wish: int) -> float:
         return times.predict(nodes, layers, 1, Wish(**wish)).first_token_ms
 
-    # one row goes through the head matrix, however long the prompt
-    assert first_token((0,), (2,), prompt=100, token_budget=100) == pytest.approx(200 + 50 + HEAD_MS, rel=1e-3)
-    assert first_token((0,), (2,), prompt=100, token_budget=25) == pytest.approx(200 + 50 + HEAD_MS, rel=1e-3)
+    # one row goes through the head matrix, however long the prompt; every chunk costs what a stage takes beside it
+    rest = 50 + HEAD_MS
+    assert first_token((0,), (2,), prompt=100, token_budget=100) == pytest.approx(200 + STAGE_MS + rest, rel=1e-3)
+    assert first_token((0,), (2,), prompt=100, token_budget=25) == pytest.approx(200 + 4 * STAGE_MS + rest, rel=1e-3)
     # best in eight chunks of 13 rows: nine times 13 ms
-    assert first_token((0, 1), (1, 1), prompt=100, token_budget=100) == pytest.approx(117 + 50 + HEAD_MS, rel=1e-3)
-    assert first_token((0, 1), (1, 1), prompt=100, token_budget=5) == pytest.approx(104 + 50 + HEAD_MS, rel=0.02)
+    whole = first_token((0, 1), (1, 1), prompt=100, token_budget=100)
+    assert whole == pytest.approx(9 * (13 + STAGE_MS) + rest, rel=1e-3)
+    assert first_token((0, 1), (1, 1), prompt=100, token_budget=5) == pytest.approx(
+        21 * (5 + STAGE_MS) + rest, rel=0.02
+    )
