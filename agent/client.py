@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from ipaddress import ip_address
 from typing import Any, Self
 
@@ -73,7 +73,7 @@ class Client:
         try:
             with self._http.stream("POST", "/v1/chat/completions", content=content, headers=_JSON) as response:
                 self._raise_for_error(response)
-                for line in response.iter_lines():
+                for line in _lines(response.iter_text()):
                     if line == "data: [DONE]":
                         return
                     if line.startswith("data: "):
@@ -113,6 +113,16 @@ class Client:
         if isinstance(error, httpx.InvalidURL | httpx.UnsupportedProtocol):
             return ServerError(f"this is not an address of a server ({error})", where=self._url)
         return ServerError(f"the server's answer broke off ({error or type(error).__name__})", where=self._url)
+
+
+def _lines(pieces: Iterable[str]) -> Iterator[str]:
+    """Whole lines, ended by a line feed alone: a text may hold what `str.splitlines` takes for more of them."""
+    rest = ""
+    for piece in pieces:
+        *lines, rest = (rest + piece).split("\n")
+        yield from lines
+    if rest:
+        yield rest
 
 
 def is_loopback_url(url: str) -> bool:

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from pipeline.messages import Usage
 
 if TYPE_CHECKING:
-    from pipeline.head import HeadSnapshot
+    from pipeline.snapshots import HeadSnapshot
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
@@ -92,10 +92,16 @@ class _HeadCollector(Collector):
         times = GaugeMetricFamily(
             "edge_agent_step_seconds", "Median of a step's time by chain and part", labels=["chain", "part"]
         )
+        use = GaugeMetricFamily(
+            "edge_agent_stage_use", "Part of the last seconds in which a stage computed", labels=["chain", "stage"]
+        )
         for chain, snapshot in enumerate(snapshots):
-            for number, stage in enumerate(snapshot.stages):
+            for number, stage in enumerate(snapshot.times.stages):
                 for part in ("wait", "queued", "compute", "send"):
                     times.add_metric([str(chain), f"stage {number} {part}"], getattr(stage, part) / 1e6)
-            for part in ("wire", "head", "listeners"):
-                times.add_metric([str(chain), part], getattr(snapshot, part) / 1e6)
+            for part in ("wire", "head", "listeners", "traversal"):
+                times.add_metric([str(chain), part], getattr(snapshot.times, part) / 1e6)
+            for number, part_of_time in enumerate(snapshot.times.use):
+                use.add_metric([str(chain), str(number)], part_of_time)
         yield times
+        yield use

@@ -22,3 +22,8 @@ def tuning_folder() -> Path:
 def config_folder() -> Path:
     """Things that are this user's own: keys."""
     return platformdirs.user_config_path(_NAME, appauthor=False)
+
+
+def data_folder() -> Path:
+    """Things that are this user's own and cannot be made again: conversations."""
+    return platformdirs.user_data_path(_NAME, appauthor=False)

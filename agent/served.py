@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from agent.fleet.control.messages import Examined
     from agent.service import Head
     from pipeline.running import Copy
     from pipeline.tokenizer import Tokenizer
@@ -34,6 +37,11 @@ class Served(Protocol):
         """The chains at work now; none while a fleet is being put together."""
         ...
 
+    @property
+    def retiring(self) -> tuple[Copy, ...]:
+        """Chains that others have replaced, and that end with their last request."""
+        ...
+
 
 class FleetControl(Protocol):
     """A fleet, for those who look after it. The methods may be called from any thread."""
@@ -42,8 +50,16 @@ class FleetControl(Protocol):
         """Nodes, links, pending nodes, plan and events, as JSON data."""
         ...
 
+    def name_of(self, node: str) -> str:
+        """What the node with this key is called."""
+        ...
+
     def approve(self, code: str) -> str:
         """Let the node with this short code in; returns its name. Raises RequestError."""
+        ...
+
+    def refuse(self, code: str) -> str:
+        """Do not list the node with this short code any more; returns its name. Raises RequestError."""
         ...
 
     def forget(self, node: str) -> str:
@@ -55,5 +71,26 @@ class FleetControl(Protocol):
         ...
 
     def plan(self, changes: dict[str, Any]) -> dict[str, Any]:
-        """What would be planned now for the fleet's wish with these changes, as JSON data. Raises EdgeAgentError."""
+        """What would be planned now for the fleet's wish with these changes, as JSON data.
+
+        Raises:
+            CapacityError: it does not fit.
+            RequestError: it is impossible.
+            StageError: nothing is measured yet.
+        """
+        ...
+
+    def apply(self, changes: dict[str, Any]) -> dict[str, Any]:
+        """Plan for the fleet's wish with these changes from now on, whatever that gains; returns the wish.
+
+        Raises:
+            CapacityError: as `plan`, and likewise the others; then nothing has changed.
+        """
+        ...
+
+    def node(self, node: str) -> tuple[dict[str, Any], Future[Examined]]:
+        """What is known of the node with this name or key, as JSON data, and what it finds when it looks at itself.
+
+        The future's error is a StageError; it may be cancelled. Raises RequestError if there is no such node.
+        """
         ...

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Protocol
 from uuid import uuid4
 
+from agent.answer_times import AnswerTimes
 from agent.metrics import Metrics
+from pipeline.averages import LastSteps
 from pipeline.messages import Failed, Finished, FinishReason, Request, RequestEvent, Sampling, Token, TokenEvent, Usage
 from pipeline.text_stream import TextStream
-from shards.errors import CapacityError, StageError
+from shards.errors import CapacityError, EdgeAgentError, StageError
 
 MAX_OPEN = 256
 """Answers in the works at once, waiting ones included; further requests are told to come later."""
@@ -25,6 +27,10 @@ _REFUSAL_SECONDS = 0.05
 
 class OverloadedError(CapacityError):
     """Too much is in the works; unlike other capacity errors, this one goes away by itself."""
+
+
+class CancelledByOwnerError(EdgeAgentError):
+    """Whoever looks after the server has ended an answer."""
 
 
 class Head(Protocol):
@@ -107,6 +113,14 @@ class TextService:
             raise
         return answers
 
+    def cancel(self, request: str) -> bool:
+        """End a call in an error, for one of its answers' sake; False if none of this id is in the works."""
+        for answers in self._active:
+            if any(answers.request_id(choice) == request for choice in answers.open):
+                answers.fail(CancelledByOwnerError("the answer was cancelled by the one who looks after this server"))
+                return True
+        return False
+
     def close(self) -> None:
         """End every answer in an error that says why."""
         for answers in list(self._active):
@@ -126,8 +140,7 @@ class Answers:
         self._events: deque[tuple[int, RequestEvent]] = deque()
         self._news = asyncio.Event()
         self._error: Exception | None = None
-        self._began = time.monotonic()
-        self._is_begun = False
+        self.times = AnswerTimes(perf_counter())
 
     def request_id(self, choice: int) -> str:
         """The head's name for one of the answers."""
@@ -156,7 +169,8 @@ class Answers:
                 if self._error is not None:
                     raise self._error
         finally:
-            self.close("cancelled" if self._error is None else "failed")
+            is_cancelled = self._error is None or isinstance(self._error, CancelledByOwnerError)
+            self.close("cancelled" if is_cancelled else "failed")
 
     def deliver(self, choice: int, event: RequestEvent) -> None:
         """Called by the inbox, on the event loop."""
@@ -164,7 +178,9 @@ class Answers:
         self._news.set()
 
     def fail(self, error: Exception) -> None:
-        """End in an error."""
+        """End in an error; the head stops at once, also where the client is slow to hear of it."""
+        for choice in self.open:
+            self._head.cancel(self.request_id(choice))
         self._error = error
         self._news.set()
 
@@ -172,7 +188,7 @@ class Answers:
         """Cancel what has not ended."""
         for choice in self.open:
             self._head.cancel(self.request_id(choice))
-            self._metrics.ended(reason, time.monotonic() - self._began, None)
+            self._metrics.ended(reason, self.times.since_begin(perf_counter()), None)
         self.open.clear()
         self.on_close()
 
@@ -189,6 +205,7 @@ class Answers:
         tokens: list[Token] = []
         finish: FinishReason | None = None
         counted: Usage | None = None
+        steps: LastSteps | None = None
         for event in events:
             match event:
                 case TokenEvent(token=token) if not stream.is_stopped:
@@ -196,24 +213,27 @@ class Answers:
                     text += stream.add(token.token)
                     if stream.is_stopped:  # nothing more is said; it ends when the head has let go of it
                         self._head.cancel(self.request_id(choice))
-                case Finished(usage=usage) | Failed(usage=usage) if stream.is_stopped:
+                case Finished(usage=usage, steps=steps) if stream.is_stopped:
+                    finish, counted = "stop", usage
+                case Failed(usage=usage) if stream.is_stopped:
                     finish, counted = "stop", usage
                 case Finished(reason="cancelled"):
                     self._error = self._error or StageError("the server has cancelled the answer")
-                case Finished(reason=reason, usage=usage):
+                case Finished(reason=reason, usage=usage, steps=steps):
                     text += stream.finish()
                     finish, counted = reason, usage
                 case Failed(error=error):
                     self._error = self._error or error
-        if tokens and not self._is_begun:
-            self._is_begun = True
-            self._metrics.first_token(time.monotonic() - self._began)
+        now = perf_counter()
+        if self.times.add(now, len(tokens)):
+            self._metrics.first_token(self.times.first_token)
         self._counts[choice] += len(tokens)
         if finish is None or counted is None:
             return Piece(choice, text, tuple(tokens))
         counted = Usage(counted.prompt, counted.cached, self._counts[choice])
         self.open.discard(choice)
-        self._metrics.ended(finish, time.monotonic() - self._began, counted)
+        self.times.end(now, steps)
+        self._metrics.ended(finish, self.times.since_begin(now), counted)
         return Piece(choice, text, tuple(tokens), finish, counted)
 
 

@@ -60,27 +60,34 @@ class Serving:
         self.model: Served
         with ExitStack() as stack:
             bound = stack.enter_context(server.bind(host, port))
+            self.url = server.url_of(bound)
             if fleet is None:
                 model = stack.enter_context(RunningModel.open(package, options, progress))
                 model.chain.on_failure(self._fail)
                 model.copies[0].warm_up(progress)
                 self.model = model
             else:
-                self.model = self.fleet = self._open_fleet(package, options, fleet, stack, progress)
+                api_port = None if server.is_loopback(host) else int(bound.getsockname()[1])
+                self.model = self.fleet = self._open_fleet(package, options, fleet, api_port, stack, progress)
             fleet_key = own_key()[0] if self.fleet else None
             app = create_app(self.model, key=key, fleet=self.fleet, fleet_key=fleet_key)
             self._server = server.Server(app, bound, app.state.service.close)
             stack.callback(self._server.close)
-            self.url = server.url_of(bound)
             self._end = stack.pop_all()
 
     def _open_fleet(
-        self, package: Path, options: RunOptions, fleet: FleetOptions, stack: ExitStack, progress: Progress
+        self,
+        package: Path,
+        options: RunOptions,
+        fleet: FleetOptions,
+        api_port: int | None,
+        stack: ExitStack,
+        progress: Progress,
     ) -> FleetModel:
         from agent.fleet.head.fleet_head import FleetHead
         from agent.fleet.head.fleet_model import FleetModel
 
-        head = stack.enter_context(FleetHead(package, fleet))
+        head = stack.enter_context(FleetHead(package, fleet, url=self.url, api_port=api_port))
         model = FleetModel(package, options, fleet, head, progress)
         return stack.enter_context(model)
 

@@ -61,6 +61,8 @@ class Chain:
         self._failure: StageError | None = None
         self._listeners: list[Callable[[StageError], None]] = []
         self.facts: tuple[RuntimeFacts, ...]
+        self.hidden: PayloadKind
+        """How hidden states travel between stages."""
         self.limits: Limits
         self.receiver: Receiver
         self.sender: Sender
@@ -109,7 +111,7 @@ class Chain:
                 name = f"stage {i + 1} of {len(configs)} (layers {config.first_layer}-{config.end_layer - 1})"
                 task = Start(config=config, cache=cache)
                 children.append(start_stage(i, name, task, lambda child, heard: events.put((child, heard))))
-            chain.facts = chain._load(progress)
+            chain.facts, chain.hidden = chain._load(progress), hidden
             peer = chain._connect(epoch, max_rows, max_sequences, hidden, interface, head_host)
             chain.sender = Sender(chain._context, chain._keys, locate(peer))
             chain._ends.append(chain.sender)

@@ -14,10 +14,11 @@ from typing import Protocol
 import zmq
 
 from pipeline import sampling_checks, wire
-from pipeline.averages import Averages
+from pipeline.averages import StepLog
 from pipeline.link import Receiver, Sender
-from pipeline.messages import Failed, Finished, Request, RequestEvent, StageTiming, StepResult, Usage
-from pipeline.scheduler import Scheduler, SchedulerSnapshot
+from pipeline.messages import Failed, Finished, Request, RequestEvent, StepResult, Usage
+from pipeline.scheduler import Scheduler
+from pipeline.snapshots import HeadSnapshot, StepSnapshot
 from pipeline.wire import Frame, Limits
 from shards.errors import EdgeAgentError, RequestError, StageError, WireError
 
@@ -56,26 +57,6 @@ class Chain(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class HeadSnapshot:
-    """What the head is doing. Times are medians over the last steps with rows, in microseconds."""
-
-    scheduler: SchedulerSnapshot
-    stages: tuple[StageTiming, ...]
-    wire: float
-    """A step's way round less the stages' work and queues: encoding, sockets and checks of every leg."""
-    head: float
-    """From a result's arrival until the next steps are on their way."""
-    listeners: float
-    """Handing out the events of a step, after that."""
-    interval: float
-    """From a step's return to the next one's."""
-    dropped: int
-    """Frames that came but were not results the head waits for."""
-    failure: str | None
-    """Why the chain serves no more; None while it does."""
-
-
 class Head:
     """Drives a chain with a scheduler, on a thread of its own.
 
@@ -89,8 +70,8 @@ class Head:
         self._commands: deque[Callable[[], Iterable[RequestEvent]]] = deque()
         self._bell = _Bell()
         self._in_flight: deque[_Sent] = deque()
-        self._averages = Averages()
-        self._dropped = 0
+        self._log = StepLog(chain.limits.epoch)
+        self._received_bytes = self._dropped = 0
         self._failure: EdgeAgentError | None = None
         self._closing = self._ended = False
         self._lock = threading.Lock()
@@ -187,7 +168,7 @@ class Head:
                 done = perf_counter()
                 self._deliver(events)
                 if results:
-                    self._averages.add_head(results, done - began, perf_counter() - done)
+                    self._log.add_turn(results, done - began, perf_counter() - done)
         except Exception as error:
             _log.exception("the head has failed")
             self._failure = StageError(f"the head has failed ({error!r})", hint="Start the model again.")
@@ -227,9 +208,10 @@ class Head:
             while (sent := self._in_flight.popleft()).number != result.number:
                 lost = StepResult(sent.number, (), error=f"step {sent.number} was lost on its way")
                 events += self._scheduler.complete(lost, monotonic())
-            if sent.has_rows and result.error is None:
+            self._received_bytes += len(parts[0])
+            if sent.rows and result.error is None:
                 now = perf_counter()
-                self._averages.add_step(now, now - sent.time, result.timings)
+                self._log.add_step(now, now - sent.time, result.timings)
             events += self._scheduler.complete(result, monotonic())
             self._send_steps()
         return count
@@ -243,12 +225,14 @@ class Head:
         while self._failure is None and sender.is_ready and (step := self._scheduler.next_step(monotonic())):
             frame = Frame(step.number, step.operations, step.rows, step.tokens, echo=step.echo)
             sender.send(wire.encode(frame, self._chain.limits.epoch, "tokens"))
-            self._in_flight.append(_Sent(step.number, bool(step.rows), perf_counter()))
+            self._in_flight.append(_Sent(step.number, len(step.tokens), len(step.rows), perf_counter()))
 
     def _deliver(self, events: Iterable[RequestEvent]) -> None:
         for event in events:
             ends = isinstance(event, Finished | Failed)
             listener = self._listeners.pop(event.request, None) if ends else self._listeners.get(event.request)
+            if isinstance(event, Finished):
+                event = Finished(event.request, event.reason, event.usage, self._log.last(perf_counter()))
             if listener is not None and not _hear(listener, event):
                 self._listeners.pop(event.request, None)
                 self._scheduler.cancel(event.request, monotonic())
@@ -289,14 +273,13 @@ class Head:
         self._bell.close()
 
     def _snapshot(self) -> HeadSnapshot:
-        averages = self._averages
+        now = perf_counter()
         return HeadSnapshot(
             self._scheduler.snapshot(),
-            averages.stages,
-            averages.wire,
-            averages.head,
-            averages.listeners,
-            averages.interval,
+            self._scheduler.requests(monotonic()),
+            tuple(StepSnapshot(s.number, s.rows, s.sequences, 1e3 * (now - s.time)) for s in self._in_flight),
+            self._log.last(now),
+            self._received_bytes,
             self._dropped,
             None if self._failure is None else str(self._failure),
         )
@@ -317,7 +300,8 @@ class _Sent:
     """A step on its way, and when it left."""
 
     number: int
-    has_rows: bool
+    rows: int
+    sequences: int
     time: float
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shards.runtime import SequenceRows
+
+if TYPE_CHECKING:
+    from pipeline.averages import LastSteps
 
 __all__ = [
     "Failed",
@@ -191,6 +194,8 @@ class Finished:
     request: str
     reason: FinishReason
     usage: Usage
+    steps: LastSteps | None = None
+    """What the chain's last steps took; None if no chain had it."""
 
 
 @dataclass(frozen=True, slots=True)

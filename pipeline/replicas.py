@@ -77,6 +77,11 @@ class Replicas:
         for request, listener in parked.values():
             listener(Failed(request.id, error, Usage(len(request.prompt), 0, 0)))
 
+    @property
+    def parked(self) -> int:
+        """Requests that wait for a copy."""
+        return len(self._parked)
+
     def submit(self, request: Request, listener: Listener) -> None:
         """Take a request; see Head.submit.
 

@@ -101,6 +101,7 @@ class RunningModel:
     def __init__(self, manifest: Manifest, tokenizer: Tokenizer, copy: Copy) -> None:
         self.manifest, self.tokenizer = manifest, tokenizer
         self.copies = (copy,)
+        self.retiring: tuple[Copy, ...] = ()
         self.chain, self.head = copy.chain, copy.head
 
     @classmethod

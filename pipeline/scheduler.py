@@ -27,31 +27,8 @@ from pipeline.pacing import Pace, Pacing
 from pipeline.prefix_cache import PrefixCache
 from pipeline.scheduler_config import SchedulerConfig
 from pipeline.sequence import Sequence
+from pipeline.snapshots import RequestSnapshot, RequestState, SchedulerSnapshot
 from shards.errors import CapacityError, RequestError, StageError
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerSnapshot:
-    """What the scheduler is doing: gauges, then counters since it began."""
-
-    running: int
-    waiting: int
-    preempted: int
-    in_flight: int
-    kv_total: int
-    """Tokens the KV cache holds."""
-    kv_used: int
-    """Tokens of KV cache that running sequences hold."""
-    kv_kept: int
-    """Tokens of KV cache that only finished sequences hold; they make room when it is needed."""
-    steps: int
-    rows: int
-    prompt_tokens: int
-    """Of the requests that have been admitted."""
-    cached_tokens: int
-    """Prompt tokens among them that came from the prefix cache."""
-    completion_tokens: int
-    preemptions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +98,7 @@ class Scheduler:
             raise RequestError(f"a request of the id {request.id!r} has not ended yet", where="id")
         if not self._fits(length):
             raise self._too_large(f"the prompt has {length} tokens", "prompt")
-        sequence = Sequence(request)
+        sequence = Sequence(request, arrived=now)
         self._requests[request.id] = sequence
         self._waiting.add(sequence, now)
 
@@ -168,8 +145,11 @@ class Scheduler:
             token = tokens.get(sent.id)
             is_current = sequence.id == sent.id  # a preempted one is computed again, whatever became of these rows
             if is_current and result.error is None:
+                sequence.done = sent.end
                 self._cache.done(sent.id, sequence.tokens, sent.end)
             if result.error is None and token and token.position == len(sequence.tokens):
+                if sequence.first_token is None:
+                    sequence.first_token = now
                 events += self._accept(sequence, token)
             elif is_current and (result.error is not None or sent.is_sampled):
                 what = result.error or f"the tail did not give the token at position {len(sequence.tokens)}"
@@ -202,6 +182,10 @@ class Scheduler:
             completion_tokens=self._completion_tokens,
             preemptions=self._preemptions,
         )
+
+    def requests(self, now: float) -> tuple[RequestSnapshot, ...]:
+        """Everything that has not ended, in the order it came."""
+        return tuple(sequence.snapshot(self._state(sequence), now) for sequence in self._requests.values())
 
     @property
     def is_idle(self) -> bool:
@@ -289,7 +273,7 @@ class Scheduler:
             self._turns += 1
             self._prompt_tokens += len(sequence.request.prompt)
             self._cached_tokens += cached
-        sequence.id, sequence.sent = self._next_id, cached
+        sequence.id, sequence.sent, sequence.done = self._next_id, cached, cached
         self._next_id += 1
         self._cache.operations.append(sequence.opening)
         self._running[sequence] = self._prefilling[sequence] = None
@@ -310,7 +294,7 @@ class Scheduler:
         """Give its blocks to an older one; it will be computed again, with a token still in flight if there is one."""
         self._leave(sequence)
         self._cache.free(sequence.id)
-        sequence.id, sequence.sent = -1, 0
+        sequence.id, sequence.sent, sequence.done = -1, 0, 0
         insort(self._preempted, sequence, key=lambda preempted: preempted.turn)
         self._preemptions += 1
 
@@ -357,6 +341,11 @@ class Scheduler:
         del self._running[sequence]
         self._prefilling.pop(sequence, None)
         self._ready.pop(sequence, None)
+
+    def _state(self, sequence: Sequence) -> RequestState:
+        if sequence in self._running:
+            return "prefill" if sequence in self._prefilling or not sequence.completion else "decode"
+        return "waiting" if sequence.turn < 0 else "preempted"
 
     # Room
 

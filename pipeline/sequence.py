@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pipeline.messages import Open, Request, Usage
+from pipeline.snapshots import RequestSnapshot, RequestState
 
 
 @dataclass(eq=False, slots=True)
@@ -16,6 +17,9 @@ class Sequence:
     """
 
     request: Request
+    arrived: float = 0.0
+    first_token: float | None = None
+    """When its first token came."""
     tokens: list[int] = field(init=False)
     """Prompt and answer so far."""
     id: int = -1
@@ -24,6 +28,8 @@ class Sequence:
     """Which admission was its first; the order is kept when it is preempted."""
     sent: int = 0
     """Tokens in the stages' KV cache once the steps in flight are done. One more than `tokens` when it runs ahead."""
+    done: int = 0
+    """Tokens that every stage has in its KV cache."""
     cached: int = 0
     """Prompt tokens that came from the prefix cache."""
     awaiting: int = 0
@@ -52,6 +58,24 @@ class Sequence:
     def usage(self) -> Usage:
         """Token counts so far."""
         return Usage(prompt=len(self.request.prompt), cached=self.cached, completion=self.completion)
+
+    def snapshot(self, state: RequestState, now: float) -> RequestSnapshot:
+        """How it does."""
+        rate = None
+        if self.first_token is not None and self.completion > 1 and now > self.first_token:
+            rate = (self.completion - 1) / (now - self.first_token)
+        return RequestSnapshot(
+            id=self.request.id,
+            client=self.request.client,
+            state=state,
+            prompt_tokens=len(self.request.prompt),
+            cached_tokens=self.cached,
+            done_tokens=self.done,
+            completion_tokens=self.completion,
+            max_tokens=self.request.max_tokens,
+            age_seconds=now - self.arrived,
+            tokens_per_second=rate,
+        )
 
     @property
     def opening(self) -> Open:

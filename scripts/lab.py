@@ -3,6 +3,8 @@
     python3 scripts/lab.py shell --nodes 3                build it, say how to get in, and wait for Ctrl-C
     python3 scripts/lab.py run --nodes 3 -- ip addr       run a command on every PC
     python3 scripts/lab.py check --nodes 3 --json         does a fleet find itself and answer? exit code 1 if not
+    python3 scripts/lab.py traffic --json                 do tokens flow on while weights are fetched? likewise
+    python3 scripts/lab.py slow --package llama --json    is a PC ten times slower left out? likewise
 
 Linux only. Installs edge-agent into .venv beside this project first, unless the Python that runs it has it.
 """
@@ -13,9 +15,17 @@ import argparse
 import importlib.metadata
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import _environment
+
+if TYPE_CHECKING:
+    from lab_parts import Lab
+
+    from agent.bench.report import Report
+    from shards.progress import Progress
 
 
 def main() -> int:
@@ -65,18 +75,38 @@ def run(arguments: argparse.Namespace) -> int:
 
 def check(arguments: argparse.Namespace) -> int:
     """Build a fleet in a lab and see whether it does what was promised."""
-    from lab_parts import Lab
     from lab_parts.check import FleetCheck
+
+    return _report(arguments, arguments.nodes + 1, lambda *of: FleetCheck(*of).run(arguments.rounds))
+
+
+def traffic(arguments: argparse.Namespace) -> int:
+    """See whether weights that a node fetches slow the tokens of others."""
+    from lab_parts.traffic import TrafficCheck
+
+    return _report(arguments, 3, lambda *of: TrafficCheck(*of).run(arguments.rounds))
+
+
+def slow(arguments: argparse.Namespace) -> int:
+    """See whether a PC that is held back to a tenth is left out; wants a model of 1B parameters or more."""
+    from lab_parts.slow import SlowCheck
+
+    return _report(arguments, 2, lambda *of: SlowCheck(*of).run())
+
+
+def _report(arguments: argparse.Namespace, hosts: int, check: Callable[[Lab, Path, Progress], Report]) -> int:
+    """Run a check in a lab, and print its report."""
+    from lab_parts import Lab
 
     from agent.cli import output
     from agent.cli.demo import demo_package
 
     with (
         output.progress_bars(quiet=arguments.as_json) as progress,
-        Lab(arguments.nodes + 1, arguments.rate, arguments.delay, arguments.keep) as lab,
+        Lab(hosts, arguments.rate, arguments.delay, arguments.keep) as lab,
     ):
         package = arguments.package or demo_package(progress)
-        report = FleetCheck(lab, package).run(arguments.rounds, progress)
+        report = check(lab, package, progress)
     if arguments.as_json:
         output.print_json(report.as_json())
     else:
@@ -90,19 +120,23 @@ def _parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for function in (shell, run, check):
+    for function in (shell, run, check, traffic, slow):
         command = commands.add_parser(function.__name__, help=function.__doc__, description=function.__doc__)
         command.set_defaults(command=function)
-        what = "nodes, beside the head" if function is check else "PCs"
-        command.add_argument("--nodes", type=int, default=3, help=f"number of {what} (default: 3)")
-        command.add_argument("--rate", default="1gbit", help="of each link, each way (default: 1gbit)")
+        if function in (shell, run, check):
+            what = "nodes, beside the head" if function is check else "PCs"
+            command.add_argument("--nodes", type=int, default=3, help=f"number of {what} (default: 3)")
+        rate = "100mbit" if function is traffic else "1gbit"
+        command.add_argument("--rate", default=rate, help=f"of each link, each way (default: {rate})")
         command.add_argument("--delay", type=float, default=0.0, metavar="MS", help="of what a PC sends (default: 0)")
         command.add_argument("--keep", type=Path, metavar="FOLDER", help="keep homes and logs in this new folder")
         if function is run:
             command.add_argument("words", nargs="+", metavar="-- COMMAND")
-        if function is check:
+        if function in (check, traffic):
+            rounds = 20 if function is check else 5
+            command.add_argument("--rounds", type=int, default=rounds, help=f"times to join (default: {rounds})")
+        if function in (check, traffic, slow):
             command.add_argument("--package", type=Path, help="the model (default: that of edge-agent demo)")
-            command.add_argument("--rounds", type=int, default=20, help="times to leave and join (default: 20)")
             command.add_argument("--json", action="store_true", dest="as_json", help="print raw results as JSON")
     return parser.parse_args()
 

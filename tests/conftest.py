@@ -20,6 +20,7 @@ _STALE_SECONDS = 86_400
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--exhaustive", action="store_true", help="compare every prompt in every way; takes much longer")
+    parser.addoption("--update-pictures", action="store_true", help="keep what the screen looks like now; look at it")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

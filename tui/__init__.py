@@ -1,1 +1,1 @@
-"""The terminal screens; they talk to the head over HTTP only."""
+"""Chat and fleet on one screen of a terminal. Talks to the head over HTTP only."""

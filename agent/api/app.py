@@ -10,7 +10,11 @@ from agent.api import errors
 from agent.api.completions import Completions
 from agent.api.fleet import FleetApi, without_fleet
 from agent.api.guard import MAX_BODY_BYTES, Guard
+from agent.api.prompts import Prompts
+from agent.api.requests import Requests
 from agent.api.status import Status
+from agent.api.timings import Timings
+from agent.api.tokenize import Tokenize
 from agent.metrics import Metrics
 from agent.service import TextService
 
@@ -39,7 +43,10 @@ def create_app(
     service = TextService(model.head, frozenset(model.manifest.facts.stop_tokens), metrics)
     app = FastAPI(title="edge-agent", docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.service = service
-    app.include_router(Completions(model, service).router)
+    prompts = Prompts(model)
+    app.include_router(Completions(model, service, prompts, Timings(model, fleet)).router)
+    app.include_router(Tokenize(prompts, model.manifest.facts.context_length).router)
+    app.include_router(Requests(service, fleet_key).router)
     app.include_router(Status(model, metrics, fleet).router)
     if fleet is not None and fleet_key is not None:
         app.include_router(FleetApi(fleet, fleet_key).router)

@@ -4,33 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
-from agent.api.errors import ApiError
 from agent.api.replies import ChatReply, CompletionReply, Reply
-from agent.api.schemas import ChatRequest, CompletionRequest, SharedFields
+from agent.api.schemas import ChatRequest, CompletionRequest
 from agent.api.sse import EventStream, event, until_disconnected
 from agent.service import Answers, Piece, TextService, Wanted
-from pipeline.chat_template import ChatTemplate
 from pipeline.detokenizer import Detokenizer
 from pipeline.messages import Sampling, Usage
 from pipeline.text_stream import TextStream
 from shards.errors import CapacityError, RequestError
 
 if TYPE_CHECKING:
+    from agent.api.prompts import Prompts
+    from agent.api.timings import Timings
     from agent.served import Served
-
-T = TypeVar("T")
-
-_READERS = 2
-"""Prompts read at once. There are few threads, and /healthz must not wait for one behind long prompts."""
 
 _CLOSED = 499
 """A client's own word for having left before the answer; nobody reads it."""
@@ -39,21 +34,19 @@ _CLOSED = 499
 class Completions:
     """Turns bodies into requests, and answers into replies."""
 
-    def __init__(self, model: Served, service: TextService) -> None:
-        self._service, self._tokenizer = service, model.tokenizer
+    def __init__(self, model: Served, service: TextService, prompts: Prompts, timings: Timings) -> None:
+        self._service, self._prompts, self._timings = service, prompts, timings
         self._facts = facts = model.manifest.facts
         self._detokenizer = Detokenizer(model.tokenizer, facts.vocabulary)
-        self._template = ChatTemplate(facts.chat_template, facts.bos_text, facts.eos_text)
         self._fingerprint = f"edge-{model.manifest.package_id[:12]}"
-        self._reading = asyncio.Semaphore(_READERS)
         self.router = APIRouter(prefix="/v1")
         self.router.post("/chat/completions", response_model=None)(self.chat)
         self.router.post("/completions", response_model=None)(self.complete)
 
     async def chat(self, body: ChatRequest, request: Request) -> Response:
         """Answer a conversation."""
-        self._check_model(body)
-        prompt = await self._read(self._read_chat, body)
+        self._prompts.check_model(body.model)
+        prompt = await self._prompts.conversation(body.messages)
         try:
             answers = await self._start(body, [prompt], request, continues=False)
         except (RequestError, CapacityError) as error:
@@ -64,35 +57,10 @@ class Completions:
 
     async def complete(self, body: CompletionRequest, request: Request) -> Response:
         """Go on with a text."""
-        self._check_model(body)
-        prompts = [
-            await self._read(self._tokenizer.encode, prompt) if isinstance(prompt, str) else prompt
-            for prompt in body.prompt
-        ]
+        self._prompts.check_model(body.model)
+        prompts = [await self._prompts.text(prompt) if isinstance(prompt, str) else prompt for prompt in body.prompt]
         answers = await self._start(body, prompts, request, continues=True)
         return await self._respond(answers, CompletionReply(f"cmpl-{answers.id}", **self._reply(body)), body, request)
-
-    def _check_model(self, body: SharedFields) -> None:
-        if body.model not in (None, self._facts.name):
-            message = f"there is no model {body.model!r} here, only {self._facts.name!r}"
-            raise ApiError(404, message, param="model", code="model_not_found")
-
-    async def _read(self, read: Callable[[T], list[int]], what: T) -> list[int]:
-        """Have a prompt read: not on the loop, where the other answers' tokens pass, since a long one takes a while."""
-        async with self._reading:
-            return await asyncio.to_thread(read, what)
-
-    def _read_chat(self, body: ChatRequest) -> list[int]:
-        knows_developer = "developer" in (self._facts.chat_template or "")
-        messages = [
-            {
-                "role": "system" if message.role == "developer" and not knows_developer else message.role,
-                "content": message.content,
-                **({"name": message.name} if message.name else {}),
-            }
-            for message in body.messages
-        ]
-        return self._tokenizer.encode(self._template.render(messages), special=False)
 
     async def _start(
         self, body: ChatRequest | CompletionRequest, prompts: list[list[int]], request: Request, *, continues: bool
@@ -126,25 +94,27 @@ class Completions:
         self, answers: Answers, reply: Reply, body: ChatRequest | CompletionRequest, request: Request
     ) -> Response:
         if body.stream:
-            return EventStream(_events(answers, reply))
+            return EventStream(self._events(answers, reply))
         choices = await _gather(answers, request)
-        return Response(status_code=_CLOSED) if choices is None else JSONResponse(reply.whole(choices))
+        if choices is None:
+            return Response(status_code=_CLOSED)
+        return JSONResponse(reply.whole(choices, self._timings.told(answers.times)))
 
-
-async def _events(answers: Answers, reply: Reply) -> AsyncGenerator[bytes]:
-    """The events of a streamed answer."""
-    usages: dict[int, Usage] = {}
-    async with aclosing(answers.pieces()) as pieces:
-        for choice in sorted(answers.open):
-            if opening := reply.opening(choice):
-                yield event(opening)
-        async for piece in pieces:
-            for chunk in reply.chunks(piece):
-                yield event(chunk)
-            if piece.usage:
-                usages[piece.choice] = piece.usage
-    if reply.usage_asked:
-        yield event(reply.usage_chunk([usages[choice] for choice in sorted(usages)]))
+    async def _events(self, answers: Answers, reply: Reply) -> AsyncGenerator[bytes]:
+        """The events of a streamed answer."""
+        usages: dict[int, Usage] = {}
+        async with aclosing(answers.pieces()) as pieces:
+            for choice in sorted(answers.open):
+                if opening := reply.opening(choice):
+                    yield event(opening)
+            async for piece in pieces:
+                for chunk in reply.chunks(piece):
+                    yield event(chunk)
+                if piece.usage:
+                    usages[piece.choice] = piece.usage
+        if reply.usage_asked:
+            counts = [usages[choice] for choice in sorted(usages)]
+            yield event(reply.usage_chunk(counts, self._timings.told(answers.times)))
 
 
 async def _gather(answers: Answers, request: Request) -> list[list[Piece]] | None:

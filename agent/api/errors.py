@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from agent.service import OverloadedError
+from agent.service import CancelledByOwnerError, OverloadedError
 from shards.errors import CapacityError, EdgeAgentError, RequestError, StageError
 
 log = logging.getLogger(__name__)
@@ -49,6 +49,8 @@ def explain(error: Exception) -> ApiError:
             return error
         case OverloadedError():
             return ApiError(429, str(error), kind="rate_limit_error", code="overloaded", headers=wait)
+        case CancelledByOwnerError():  # a status that clients do not try again at
+            return ApiError(403, str(error), kind="request_cancelled", code="cancelled")
         case RequestError() | CapacityError():  # what does not fit now will not fit later either
             named = error.what if not error.where or error.where in error.what else f"{error.where}: {error.what}"
             message = f"{named}. {error.hint}" if error.hint else named

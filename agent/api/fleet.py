@@ -1,6 +1,6 @@
-"""POST /fleet/approve, /fleet/forget and /fleet/renew-token, GET /fleet/plan: looking after a fleet.
+"""Looking after a fleet: whom to let in and shut out, what to plan for, a node in detail.
 
-These want the API key of the user who runs the head even on loopback, where every local user can knock.
+These endpoints want the API key of the user who runs the head even on loopback, where every local user can knock.
 """
 
 from __future__ import annotations
@@ -8,14 +8,21 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query
+from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent.api.errors import ApiError
-from agent.api.guard import bears
+from agent.api.guard import owner_only
+from shards.errors import EdgeAgentError, RequestError
 
 if TYPE_CHECKING:
     from agent.served import FleetControl
+
+NODE_SECONDS = 20.0
+"""The longest that a node may take to examine itself."""
+
+_MOST_USERS = 1024
+_MOST_CONTEXT = 2**30
 
 
 class Code(BaseModel):
@@ -34,8 +41,24 @@ class NodeName(BaseModel):
     node: str = Field(max_length=64)
 
 
+class WishChanges(BaseModel):
+    """What to plan for; what is not given stays as it is."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    users: int | None = Field(None, ge=1, le=_MOST_USERS)
+    context: int | None = Field(None, ge=1, le=_MOST_CONTEXT)
+    stages: int | None = Field(None, ge=0, description="of each copy of the model; 0: as many as are best")
+    replicas: bool | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Changes to a wish."""
+        given = self.model_dump(exclude_none=True)
+        return given | ({"stages": None} if given.get("stages") == 0 else {})
+
+
 class FleetApi:
-    """The endpoints that change the fleet.
+    """The endpoints.
 
     Args:
         fleet: The fleet.
@@ -43,16 +66,23 @@ class FleetApi:
     """
 
     def __init__(self, fleet: FleetControl, key: str) -> None:
-        self._fleet, self._key = fleet, key
-        self.router = APIRouter(dependencies=[Depends(self._check)])
+        self._fleet = fleet
+        self.router = APIRouter(dependencies=[Depends(owner_only(key))])
         self.router.post("/fleet/approve", response_model=None)(self.approve)
+        self.router.post("/fleet/refuse", response_model=None)(self.refuse)
         self.router.post("/fleet/forget", response_model=None)(self.forget)
         self.router.post("/fleet/renew-token", response_model=None)(self.renew_token)
         self.router.get("/fleet/plan", response_model=None)(self.plan)
+        self.router.post("/fleet/apply", response_model=None)(self.apply)
+        self.router.get("/fleet/nodes/{name:path}", response_model=None)(self.node)
 
     async def approve(self, body: Code) -> dict[str, Any]:
         """Let a pending node in."""
         return {"node": await asyncio.to_thread(self._fleet.approve, body.code)}
+
+    async def refuse(self, body: Code) -> dict[str, Any]:
+        """Do not list a pending node any more."""
+        return {"node": await asyncio.to_thread(self._fleet.refuse, body.code)}
 
     async def forget(self, body: NodeName) -> dict[str, Any]:
         """Shut a node out."""
@@ -63,33 +93,34 @@ class FleetApi:
         await asyncio.to_thread(self._fleet.renew_token)
         return {}
 
-    async def plan(
-        self,
-        users: Annotated[int | None, Query(ge=1, le=1024)] = None,
-        context: Annotated[int | None, Query(ge=1)] = None,
-        stages: Annotated[int | None, Query(ge=1)] = None,
-        replicas: bool | None = None,
-    ) -> dict[str, Any]:
-        """What would be planned now; what is not given is as the fleet runs."""
-        changes = {"users": users, "context": context, "stages": stages, "replicas": replicas}
-        given = {name: value for name, value in changes.items() if value is not None}
-        return await asyncio.to_thread(self._fleet.plan, given)
+    async def plan(self, changes: Annotated[WishChanges, Query()]) -> dict[str, Any]:
+        """What would be planned now, and what the chains at work give."""
+        return await asyncio.to_thread(self._fleet.plan, changes.given())
 
-    async def _check(self, authorization: Annotated[str, Header()] = "") -> None:
-        if not bears(authorization, self._key.encode()):
-            raise ApiError(
-                401,
-                "looking after the fleet wants the API key of the user who runs the head: Authorization: Bearer KEY",
-                code="invalid_api_key",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
+    async def apply(self, body: WishChanges) -> dict[str, Any]:
+        """Plan for this from now on."""
+        return {"wish": await asyncio.to_thread(self._fleet.apply, body.given())}
+
+    async def node(self, name: str) -> dict[str, Any]:
+        """All there is to know of a node; what it cannot be asked is left empty, with the reason."""
+        try:
+            known, asked = await asyncio.to_thread(self._fleet.node, name)
+        except RequestError as error:
+            raise ApiError(404, str(error), param="node", code="node_not_found") from None
+        try:
+            said = await asyncio.wait_for(asyncio.wrap_future(asked), NODE_SECONDS)
+        except TimeoutError:
+            return known | {"log": [], "checks": [], "problem": f"the node has not answered within {NODE_SECONDS:g} s"}
+        except EdgeAgentError as error:
+            return known | {"log": [], "checks": [], "problem": str(error)}
+        return known | said.model_dump(include={"log", "checks"}) | {"problem": None}
 
 
 def without_fleet() -> APIRouter:
     """The same endpoints where there is no fleet to look after."""
     router = APIRouter()
 
-    @router.api_route("/fleet/{what}", methods=["GET", "POST"], response_model=None)
+    @router.api_route("/fleet/{what:path}", methods=["GET", "POST"], response_model=None)
     async def refuse(what: str) -> None:
         message = "the model is served by this PC alone: serve it without --local-stages to have a fleet"
         raise ApiError(404, message, code="no_fleet")

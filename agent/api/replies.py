@@ -44,16 +44,17 @@ class Reply:
             said.append(self._chunk(piece.choice, "", (), piece.finish))
         return said
 
-    def whole(self, choices: list[list[Piece]]) -> Json:
+    def whole(self, choices: list[list[Piece]], timings: Json) -> Json:
         """The answer in one: the pieces of each choice."""
         raise NotImplementedError
 
-    def usage_chunk(self, usages: list[Usage]) -> Json:
+    def usage_chunk(self, usages: list[Usage], timings: Json) -> Json:
         """The last streamed event where usage was asked for: no choice, the counts of all."""
         raise NotImplementedError
 
-    def _counts(self, choices: list[list[Piece]]) -> Json:
-        return {"usage": self._usage([piece.usage for pieces in choices for piece in pieces if piece.usage])}
+    def _counts(self, choices: list[list[Piece]], timings: Json) -> Json:
+        usages = [piece.usage for pieces in choices for piece in pieces if piece.usage]
+        return {"usage": self._usage(usages), "timings": timings}
 
     def _usage(self, usages: list[Usage]) -> Json:
         """Token counts; a prompt that several choices share counts once."""
@@ -93,11 +94,11 @@ class ChatReply(Reply):
         """The assistant's role, sent before the first token is there."""
         return self._delta(choice, {"role": "assistant", "content": "", "refusal": None}, None, None)
 
-    def usage_chunk(self, usages: list[Usage]) -> Json:
+    def usage_chunk(self, usages: list[Usage], timings: Json) -> Json:
         """Token counts, and no choice."""
-        return self._envelope("chat.completion.chunk", []) | {"usage": self._usage(usages)}
+        return self._envelope("chat.completion.chunk", []) | {"usage": self._usage(usages), "timings": timings}
 
-    def whole(self, choices: list[list[Piece]]) -> Json:
+    def whole(self, choices: list[list[Piece]], timings: Json) -> Json:
         """A chat.completion."""
         said = []
         for index, pieces in enumerate(choices):
@@ -106,7 +107,7 @@ class ChatReply(Reply):
             logprobs = self._logprobs(tokens, always=True)
             finish = pieces[-1].finish
             said.append({"index": index, "message": message, "logprobs": logprobs, "finish_reason": finish})
-        return self._envelope("chat.completion", said) | self._counts(choices)
+        return self._envelope("chat.completion", said) | self._counts(choices, timings)
 
     def _chunk(self, choice: int, text: str, tokens: tuple[Token, ...], finish: str | None) -> Json:
         return self._delta(choice, {} if finish else {"content": text}, self._logprobs(tokens), finish)
@@ -138,14 +139,14 @@ class CompletionReply(Reply):
     offsets: dict[int, int] = field(default_factory=dict)
     """Characters of each choice that have been told of."""
 
-    def usage_chunk(self, usages: list[Usage]) -> Json:
+    def usage_chunk(self, usages: list[Usage], timings: Json) -> Json:
         """Token counts, and no choice."""
-        return self._envelope("text_completion", []) | {"usage": self._usage(usages)}
+        return self._envelope("text_completion", []) | {"usage": self._usage(usages), "timings": timings}
 
-    def whole(self, choices: list[list[Piece]]) -> Json:
+    def whole(self, choices: list[list[Piece]], timings: Json) -> Json:
         """A text_completion."""
         said = [self._choice(index, *_joined(pieces), pieces[-1].finish) for index, pieces in enumerate(choices)]
-        return self._envelope("text_completion", said) | self._counts(choices)
+        return self._envelope("text_completion", said) | self._counts(choices, timings)
 
     def _chunk(self, choice: int, text: str, tokens: tuple[Token, ...], finish: str | None) -> Json:
         return self._streamed("text_completion", self._choice(choice, text, tokens, finish))

@@ -133,6 +133,22 @@ class TextFormat(BaseModel):
     type: Literal["text"]
 
 
+class TokenizeRequest(BaseModel):
+    """Body of POST /tokenize: a conversation or a text."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    prompt: str | None = None
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if (self.messages is None) == (self.prompt is None):
+            raise ValueError("wanted is one of 'messages' and 'prompt'")
+        return self
+
+
 def _prompts(prompt: Any) -> list[str] | list[list[int]]:
     """One or more prompts, each a text or token ids."""
     if isinstance(prompt, str) or _is_ids(prompt):

@@ -15,12 +15,13 @@ from starlette.responses import Response
 
 from agent.api.errors import ApiError
 from agent.metrics import Metrics
+from pipeline import payload
 from shards.errors import StageError
 
 if TYPE_CHECKING:
     from agent.served import FleetControl, Served
-    from pipeline.head import HeadSnapshot
     from pipeline.running import Copy
+    from pipeline.snapshots import HeadSnapshot
 
 _ANSWER_SECONDS = 2.0
 """A head that does not say how it is within this time is not well."""
@@ -69,11 +70,12 @@ class Status:
 
     async def fleet(self) -> dict[str, Any]:
         """The chains: their stages, what they hold, where a step's time goes (in microseconds). And the nodes."""
-        copies = self._model.copies
+        copies, retiring = self._model.copies, self._model.retiring
         try:
-            snapshots = await self._snapshots(copies)
+            snapshots = await self._snapshots((*copies, *retiring))
         except TimeoutError:
             raise StageError(_SILENT, where="head", hint="Start the server again.") from None
+        chains = [_chain(copy, each) for copy, each in zip((*copies, *retiring), snapshots, strict=True)]
         return {
             "model": {
                 "name": self._facts.name,
@@ -82,7 +84,8 @@ class Status:
                 "context_length": self._facts.context_length,
                 "weights": self._facts.weights,
             },
-            "chains": [_chain(copy, snapshot) for copy, snapshot in zip(copies, snapshots, strict=True)],
+            "chains": chains[: len(copies)],
+            "retiring": chains[len(copies) :],
             **(await asyncio.to_thread(self._fleet.describe) if self._fleet else {}),
         }
 
@@ -105,8 +108,12 @@ class Status:
 
 
 def _chain(copy: Copy, snapshot: HeadSnapshot) -> dict[str, Any]:
-    timings = snapshot.stages or [None] * len(copy.chain.facts)
+    chain, times = copy.chain, snapshot.times
+    unknown = [None] * len(chain.facts)
+    returned = snapshot.scheduler.rows - sum(step.rows for step in snapshot.steps)
+    hidden_bytes = payload.size(chain.hidden, returned, chain.limits.hidden_size)
     return {
+        "id": chain.limits.epoch,
         "stages": [
             {
                 "layers": [facts.first_layer, facts.end_layer],
@@ -118,11 +125,18 @@ def _chain(copy: Copy, snapshot: HeadSnapshot) -> dict[str, Any]:
                 "block": facts.block,
                 "properties": facts.properties,
                 "microseconds": asdict(timing) if timing else None,
+                "use": use,
+                "sent_bytes": snapshot.received_bytes if stage is chain.stages[-1] else hidden_bytes,
             }
-            for facts, stage, timing in zip(copy.chain.facts, copy.chain.stages, timings, strict=True)
+            for facts, stage, timing, use in zip(
+                chain.facts, chain.stages, times.stages or unknown, times.use or unknown, strict=True
+            )
         ],
-        "microseconds": {"wire": snapshot.wire, "head": snapshot.head, "listeners": snapshot.listeners},
+        "microseconds": {"wire": times.wire, "head": times.head, "listeners": times.listeners},
+        "traversal_ms": times.traversal / 1e3 if times.steps else None,
         "dropped_frames": snapshot.dropped,
         "failure": snapshot.failure,
         "scheduler": asdict(snapshot.scheduler),
+        "requests": [asdict(request) for request in snapshot.requests],
+        "steps": [asdict(step) for step in snapshot.steps],
     }

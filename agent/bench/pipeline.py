@@ -17,7 +17,8 @@ from agent.bench.load import run_load
 from agent.bench.prompts import chat_prompts
 from agent.bench.report import Report, at_least, at_most
 from agent.bench.sides import Effort, Measure, compare, ratio
-from pipeline.head import Head, HeadSnapshot
+from pipeline.averages import LastSteps
+from pipeline.head import Head
 from pipeline.running import RunningModel, RunOptions
 from shards import manifest
 from shards.manifest import WEIGHTS
@@ -68,7 +69,7 @@ def run(package: Path, effort: Effort, progress: Progress) -> Report:
 
             def run_two(users: int) -> float:
                 got = rate([two.head], users)
-                costs[users].append(_costs(two.head.snapshot(), users))
+                costs[users].append(_costs(two.head.snapshot().times, users))
                 return got
 
             yield {
@@ -91,18 +92,18 @@ def run(package: Path, effort: Effort, progress: Progress) -> Report:
     return report
 
 
-def _costs(snapshot: HeadSnapshot, users: int) -> dict[str, float]:
+def _costs(last: LastSteps, users: int) -> dict[str, float]:
     """Milliseconds: what head and wire cost a step, then what they did for it, most of it beside the computing.
 
     The cost is what the steps' interval has beyond their computing: that of the slowest stage where there are users
     enough to keep all stages at work, of all stages otherwise.
     """
-    computing = [stage.compute for stage in snapshot.stages]
-    cost = snapshot.interval - (max(computing) if users >= len(computing) else sum(computing))
+    computing = [stage.compute for stage in last.stages]
+    cost = last.interval - (max(computing) if users >= len(computing) else sum(computing))
     return {
         "cost a step": cost / 1e3,
-        "head ms": (snapshot.head + snapshot.listeners) / 1e3,
-        "wire ms": snapshot.wire / 1e3,
+        "head ms": (last.head + last.listeners) / 1e3,
+        "wire ms": last.wire / 1e3,
     }
 
 

@@ -15,6 +15,7 @@ from agent.cli.fleet import approve, forget, plan, status, token
 from agent.cli.inspect import inspect
 from agent.cli.join import join
 from agent.cli.serve import serve
+from agent.cli.tui import chat, fleet, tui
 
 app = typer.Typer(
     name="edge-agent",
@@ -26,7 +27,23 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, export, inspect, serve, join, ask, status, plan, approve, forget, token, doctor):
+for command in (
+    demo,
+    export,
+    inspect,
+    serve,
+    join,
+    chat,
+    fleet,
+    tui,
+    ask,
+    status,
+    plan,
+    approve,
+    forget,
+    token,
+    doctor,
+):
     app.command()(command)
 app.add_typer(bench.app, name="bench")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -54,7 +55,7 @@ def _register(name: str, what: str, example: str) -> None:
             new_tokens=tokens or default.new_tokens,
             starts=starts or default.starts,
         )
-        _run(bench.run, package, effort, save, as_json)
+        _run(lambda progress: bench.run(package or _demo_package(progress), effort, progress), save, as_json)
 
     app.command(name, help=f"{what}\n\nExits with 1 if a target is missed.\n\nExample: {example}")(command)
 
@@ -81,6 +82,30 @@ _register(
 )
 
 
+@app.command()
+def tui(
+    nodes: Annotated[int | None, typer.Option(min=2, help="PCs of the fleet that is shown.")] = None,
+    rate: Annotated[float | None, typer.Option(min=1.0, help="Tokens a second of an answer.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=1.0, help="Length of each load.")] = None,
+    quick: Annotated[bool, typer.Option(help="Shorter: well under a minute.")] = False,
+    save: Save = None,
+    as_json: AsJson = False,
+) -> None:
+    """Whether the screen keeps up: the real app before a synthetic head (no model runs) with many nodes.
+
+    Exits with 1 if a target is missed.
+
+    Example: edge-agent bench tui --quick
+    """
+    from agent.bench import tui as bench
+
+    default = bench.QUICK if quick else bench.EFFORT
+    effort = replace(
+        default, nodes=nodes or default.nodes, rate=rate or default.rate, seconds=seconds or default.seconds
+    )
+    _run(lambda progress: bench.run(effort, progress), save, as_json)
+
+
 def _numbers(text: str | None) -> tuple[int, ...]:
     try:
         numbers = tuple(int(part) for part in text.split(",")) if text else ()
@@ -91,17 +116,15 @@ def _numbers(text: str | None) -> tuple[int, ...]:
     return numbers
 
 
-def _run(
-    bench: Callable[[Path, Effort, Progress], Report],
-    package: Path | None,
-    effort: Effort,
-    save: Path | None,
-    as_json: bool,
-) -> None:
+def _demo_package(progress: Progress) -> Path:
     from agent.cli.demo import demo_package
 
+    return demo_package(progress)
+
+
+def _run(bench: Callable[[Progress], Report], save: Path | None, as_json: bool) -> None:
     with output.progress_bars(quiet=as_json) as progress:
-        report = bench(package or demo_package(progress), effort, progress)
+        report = bench(progress)
     data: dict[str, Any] = report.as_json()
     if save:
         save.write_text(json.dumps(data, indent=1), "utf-8")

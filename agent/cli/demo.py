@@ -11,7 +11,7 @@ from agent.cli import output
 from agent.cli.ask import stream_answer
 
 if TYPE_CHECKING:
-    from pipeline.head import HeadSnapshot
+    from pipeline.averages import LastSteps
     from shards.progress import Progress
 
 _MAX_TOKENS = 256
@@ -47,8 +47,8 @@ def demo(
             "max_completion_tokens": _MAX_TOKENS,
         }
         answer = stream_answer(client, body, quiet=as_json)
-        snapshot = serving.model.copies[0].head.snapshot()
-    times = _times(snapshot)
+        last = serving.model.copies[0].head.snapshot().times
+    times = _times(last)
     if as_json:
         output.print_json({**answer, "stages": stages, "milliseconds_per_token": times})
     else:
@@ -77,15 +77,15 @@ def demo_package(progress: Progress) -> Path:
         return export(str(smollm2_gguf(progress)), package, weights="keep", force=True, progress=progress).package
 
 
-def _times(snapshot: HeadSnapshot) -> dict[str, float]:
+def _times(last: LastSteps) -> dict[str, float]:
     """Milliseconds of a token, which with one user is a step; medians.
 
     The wire's part is what the steps' interval has beyond the stages' computing. The head works while the stages do:
     its part is not on a token's way.
     """
-    stages = {f"stage {number}": stage.compute for number, stage in enumerate(snapshot.stages)}
-    wire = max(0.0, snapshot.interval - sum(stages.values()))
-    parts = {**stages, "wire": wire, _HEAD: snapshot.head + snapshot.listeners}
+    stages = {f"stage {number}": stage.compute for number, stage in enumerate(last.stages)}
+    wire = max(0.0, last.interval - sum(stages.values()))
+    parts = {**stages, "wire": wire, _HEAD: last.head + last.listeners}
     return {part: round(microseconds / 1000, 3) for part, microseconds in parts.items()}
 
 

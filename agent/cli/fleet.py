@@ -118,7 +118,9 @@ def status(url: Url = DEFAULT_URL, api_key_file: KeyFile = None, as_json: AsJson
 def plan(
     users: Annotated[int | None, typer.Option(min=1, help="Answers at the same time.")] = None,
     context: Annotated[int | None, typer.Option(min=1, help="Tokens of each.")] = None,
-    stages: Annotated[int | None, typer.Option(min=1, help="Exactly so many PCs for a copy.")] = None,
+    stages: Annotated[
+        int | None, typer.Option(min=0, help="Exactly so many PCs for a copy; 0: as many as are best.")
+    ] = None,
     replicas: Annotated[bool | None, typer.Option(help="Allow several copies.", show_default=False)] = None,
     url: Url = DEFAULT_URL,
     api_key_file: KeyFile = None,
@@ -140,8 +142,10 @@ def plan(
     if as_json:
         output.print_json(answer)
         return
-    for table in plan_tables(Plan.model_validate(answer["plan"]), answer["nodes"]):
+    for table in plan_tables(Plan.model_validate(answer["plan"]), answer["nodes"], answer["current"]):
         output.show(table)
+    if answer["is_current"]:
+        output.note("The chains at work are those of this plan.")
     if answer["unmeasured"]:
         output.note(f"Not measured yet, so not planned with: {', '.join(answer['unmeasured'])}")
 

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agent.cli.tables import plain, titled
+from pipeline.planning.amounts import amount
 from shards.errors import StageError
 
 
@@ -40,6 +41,7 @@ def _nodes(fleet: dict[str, Any], names: dict[str, str]) -> Table:
         "device",
         "layers",
         "memory",
+        "load",
         "power",
         "version",
         "state",
@@ -51,12 +53,31 @@ def _nodes(fleet: dict[str, Any], names: dict[str, str]) -> Table:
             plain(node["name"] + (" (head)" if node["is_head"] else "")),
             plain(node["device"] or ""),
             layers,
-            f"{condition['memory_free'] / 1e9:.1f} of {node['hardware']['memory'] / 1e9:.1f} GB free",
+            _memory(node),
+            _load(condition),
             _power(condition),
             plain(node["versions"]["edge_agent"]),
-            plain(node["problem"] or node["work"] or ("serving" if layers else "ready")),
+            plain(node["problem"] or _work(node["work"]) or ("serving" if layers else "ready")),
         )
     return table
+
+
+def _memory(node: dict[str, Any]) -> str:
+    free = f"{node['condition']['memory_free'] / 1e9:.1f} of {node['hardware']['memory'] / 1e9:.1f} GB free"
+    return free + (f", {amount(node['memory_planned'])} planned" if node["memory_planned"] else "")
+
+
+def _load(condition: dict[str, Any]) -> str:
+    parts = [f"{condition['load']:.0%}"] if condition["load"] is not None else []
+    parts += [f"{condition['temperature']:.0f} °C"] if condition["temperature"] is not None else []
+    return ", ".join(parts)
+
+
+def _work(work: dict[str, Any] | None) -> str:
+    """What a node does beside serving, and how far it is."""
+    if work is None:
+        return ""
+    return f"{work['what']}, {work['done'] / work['total']:.0%}" if work["total"] else str(work["what"])
 
 
 def _power(condition: dict[str, Any]) -> str:

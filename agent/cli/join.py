@@ -91,6 +91,7 @@ def join(
 
         edge-agent join --fleet office --device GPU
     """
+    from agent import recent_log
     from agent.fleet.node.joining import Joining, JoinOptions
     from agent.fleet.node.node_settings import NodeSettings
     from agent.fleet.trust.identity import clean_name
@@ -113,6 +114,7 @@ def join(
             cores=None if cores is None else _parse_cores(cores),
             name=None if name is None else clean_name(name),
         )
+        recent_log.keep()
         with Joining(options, settings) as joining, _view(as_json) as show:
             joining.run(show)
     except EdgeAgentError as error:

@@ -12,14 +12,16 @@ from pipeline.planning.amounts import amount
 from pipeline.planning.plan import Plan, Prediction
 
 
-def plan_tables(plan: Plan, names: Mapping[str, str]) -> list[Table]:
+def plan_tables(plan: Plan, names: Mapping[str, str], current: float | None = None) -> list[Table]:
     """What each node would carry, what that gives, and what leaving a node out or in would change.
 
     Args:
         plan: The plan.
         names: Of nodes, by their ids; an id without a name is shown as it is.
+        current: Tokens a second of all users that is predicted of what is at work now, if something is.
     """
-    return [_chains(plan, names), _predictions(plan, names), *([_left_out(plan, names)] if plan.left_out else [])]
+    tables = [_chains(plan, names), _predictions(plan, names, current)]
+    return [*tables, _left_out(plan, names)] if plan.left_out else tables
 
 
 def _chains(plan: Plan, names: Mapping[str, str]) -> Table:
@@ -42,12 +44,14 @@ def _chains(plan: Plan, names: Mapping[str, str]) -> Table:
     return table
 
 
-def _predictions(plan: Plan, names: Mapping[str, str]) -> Table:
+def _predictions(plan: Plan, names: Mapping[str, str], current: float | None) -> Table:
     table = titled("predicted", "")
     users = plan.prediction.users
     for column in (f"{users} users" if users > 1 else "a user", "one alone", "first token"):
         table.add_column(column, justify="right")
-    table.add_row("this plan", *_figures(plan.prediction), end_section=True)
+    table.add_row("this plan", *_figures(plan.prediction), end_section=current is None)
+    if current is not None:
+        table.add_row("at work now", f"{current:.1f} tok/s", "", "", end_section=True)
     for node, prediction in plan.without.items():
         label = Text("without ").append_text(_name(node, names))
         table.add_row(label, *(_figures(prediction) if prediction else ("does not fit", "", "")))

@@ -92,7 +92,7 @@ def serve(
 
         edge-agent serve smollm2 --host 0.0.0.0 --api-key-file key.txt
     """
-    from agent import paths
+    from agent import paths, recent_log
     from agent.fleet.head.fleet_options import FleetOptions
     from agent.fleet.node.node_settings import NodeSettings
     from agent.keys import own_key, read_key
@@ -122,6 +122,7 @@ def serve(
             port=control_port,
             node=NodeSettings(device=device, memory=None if memory is None else output.parse_bytes(memory)),
         )
+    recent_log.keep()
     with ExitStack() as stack:
         with output.progress_bars(quiet=as_json) as progress:
             serving = stack.enter_context(

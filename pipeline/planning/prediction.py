@@ -25,7 +25,6 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
-from operator import mul
 from typing import NamedTuple
 
 from pipeline.monotone import monotone
@@ -94,8 +93,8 @@ class StepTimes(NamedTuple):
         fastest = min(self.layer)
         if fastest <= 0:
             return max(in_flight * self.transfer, self.way + rest)
-        speeds = [1 / layer for layer in self.layer]
-        level = (layers + sum(map(mul, self.bases, speeds))) / sum(speeds)
+        speed = sum(1 / layer for layer in self.layer)
+        level = (layers + sum(base / layer for base, layer in zip(self.bases, self.layer, strict=True))) / speed
         return max(in_flight * max(self.transfer, level), self.way + rest + layers * fastest)
 
     def period(self, layers: Sequence[int], in_flight: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +18,7 @@ from lab_parts.process import Process
 PROGRAM = Path(sys.executable).with_name("edge-agent")
 URL = "http://127.0.0.1:8114"
 _WATCH = Path(__file__).with_name("watch.py")
+_MEASUREMENTS = Path(".cache", "edge-agent", "tuning")
 _POLL_SECONDS = 0.02
 
 
@@ -30,6 +32,8 @@ class Sight:
     """Names, sorted."""
     chains: list[list[str]]
     """Of each copy of the model, the nodes of its stages."""
+    work: dict[str, str]
+    """What nodes do beside serving, by their names."""
 
 
 class Agents:
@@ -54,6 +58,13 @@ class Agents:
     def join(self, index: int, *options: str | Path) -> Process:
         """Start a node's agent on a host."""
         return self._lab.hosts[index].start([PROGRAM, "join", *options])
+
+    def lend_measurements(self, index: int) -> None:
+        """Have a host take over what the head's PC has measured, which is as fast.
+
+        For tests of what is planned: PCs on one machine are measured while others work on the same processors.
+        """
+        shutil.copytree(self._head.home / _MEASUREMENTS, self._lab.hosts[index].home / _MEASUREMENTS)
 
     def ask(self, prompt: str, max_tokens: int) -> dict[str, Any]:
         """The model's answer, greedily; see `edge-agent ask --json`."""

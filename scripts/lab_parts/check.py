@@ -25,22 +25,22 @@ _QUESTION, _NEW_TOKENS = 1, 64
 class FleetCheck:
     """A head on `pc0` and a node on each other host, one stage on each, in exact mode and with cold caches."""
 
-    def __init__(self, lab: Lab, package: Path) -> None:
-        self._package = package
+    def __init__(self, lab: Lab, package: Path, progress: Progress) -> None:
+        self._package, self._progress = package, progress
         self._names = [host.name for host in lab.hosts]
         self._agents = Agents(lab)
         self._nodes: dict[str, Process] = {}
         self.report = Report("lab", {"package": package.name, "nodes": len(lab.hosts) - 1, **lab.settings})
 
-    def run(self, rounds: int, progress: Progress) -> Report:
+    def run(self, rounds: int) -> Report:
         """They find each other and answer; then, `rounds` times, one of the nodes leaves and joins again."""
         self.report.settings["rounds"] = rounds
-        progress("the unsplit model's answer", 0, 1)
+        self._progress("the unsplit model's answer", 0, 1)
         wanted = _unsplit_answer(self._package)
-        progress("the unsplit model's answer", 1, 1)
+        self._progress("the unsplit model's answer", 1, 1)
         try:
             self._join_and_answer(wanted)
-            self._leave_and_join(rounds, progress)
+            self._leave_and_join(rounds)
             text, _ = self._answer()
             self.report.targets.append(holds("the same text after that", text == wanted, text))
         except LabError as error:
@@ -67,11 +67,11 @@ class FleetCheck:
             holds("the text is the unsplit model's", text == wanted, text),
         ]
 
-    def _leave_and_join(self, rounds: int, progress: Progress) -> None:
+    def _leave_and_join(self, rounds: int) -> None:
         """One after the other; meanwhile nobody else may be missing, or be listed who is not there."""
         exact = 0
         for number in range(rounds):
-            progress("leaving and joining", number, rounds)
+            self._progress("leaving and joining", number, rounds)
             name = self._names[1 + number % len(self._nodes)]
             others = [other for other in self._names if other != name]
             before = len(self._agents.sights())
@@ -94,7 +94,7 @@ class FleetCheck:
                     "wrong lists": wrong,
                 }
             )
-        progress("leaving and joining", rounds, rounds)
+        self._progress("leaving and joining", rounds, rounds)
         what = f"exactly the right nodes listed, {rounds} times a node left and joined"
         self.report.targets.append(holds(what, exact == rounds, f"{exact} times"))
 

@@ -2,8 +2,9 @@
 
     python3 watch.py URL
 
-A line is JSON: `at` (seconds of the monotonic clock, which is one for all hosts of a lab), `nodes` (names, sorted) and
-`chains` (of each, the nodes of its stages). Needs nothing but the standard library, so that it starts at once.
+A line is JSON: `at` (seconds of the monotonic clock, which is one for all hosts of a lab), `nodes` (names, sorted),
+`chains` (of each, the nodes of its stages) and `work` (what nodes do beside serving, by name). Needs nothing but the
+standard library, so that it starts at once.
 """
 
 from __future__ import annotations
@@ -37,7 +38,11 @@ def look(url: str) -> dict[str, Any]:
         fleet = {}
     names = {node["key"]: node["name"] for node in fleet.get("nodes", ())}
     chains = [[stage["node"] for stage in chain["stages"]] for chain in fleet.get("chains", ())]
-    return {"nodes": sorted(names.values()), "chains": [[names.get(key, key) for key in chain] for chain in chains]}
+    return {
+        "nodes": sorted(names.values()),
+        "chains": [[names.get(key, key) for key in chain] for chain in chains],
+        "work": {node["name"]: node["work"]["what"] for node in fleet.get("nodes", ()) if node["work"]},
+    }
 
 
 if __name__ == "__main__":

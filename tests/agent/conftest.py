@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
-from fake_head import Api, FakeHead, Script, StartApi
+from fake_head import Api, FakeHead, Script, StartApi, fake_chain
 
 from agent import server
 from agent.api.app import create_app
@@ -24,17 +24,18 @@ def tokenizer(smollm2_package: Path) -> Tokenizer:
 
 @pytest.fixture
 def start_api(smollm2_package: Path, tokenizer: Tokenizer) -> Iterator[StartApi]:
-    """Starts a server whose head plays a script; further arguments are create_app's."""
+    """Starts a server whose head plays a script; its chain has stages on `hosts`. Further arguments: create_app's."""
     with ExitStack() as stack:
 
-        def start(script: Script, **options: object) -> Api:
+        def start(script: Script, *, hosts: tuple[str, ...] = (), **options: object) -> Api:
             head = FakeHead(script)
             facts = manifest.read(smollm2_package)
             model = SimpleNamespace(
                 head=head,
                 tokenizer=tokenizer,
                 manifest=facts,
-                copies=(SimpleNamespace(head=head, chain=SimpleNamespace(facts=(), stages=())),),
+                copies=(SimpleNamespace(head=head, chain=fake_chain(hosts)),),
+                retiring=(),
             )
             app = create_app(model, **options)  # type: ignore[arg-type]
             bound = server.bind(port=0)

@@ -5,21 +5,56 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import httpx
 
 from agent.server import Server
 from pipeline import sampling_checks
-from pipeline.head import HeadSnapshot
+from pipeline.averages import LastSteps, StepLog
 from pipeline.messages import Finished, FinishReason, Request, RequestEvent, Token, TokenEvent, Usage
 from pipeline.scheduler import Scheduler
 from pipeline.scheduler_config import SchedulerConfig
+from pipeline.snapshots import HeadSnapshot, RequestSnapshot, StepSnapshot
 from pipeline.tokenizer import Tokenizer
 from shards.manifest import Manifest
+from shards.runtime import RuntimeFacts
 
 Script = Callable[[Request], Iterator[RequestEvent | float]]
 """Events of a request; a number is a pause in seconds."""
+
+
+CHAIN, RECEIVED = 7, 12345
+"""Number of the chain, and bytes that have come from its tail."""
+
+
+HIDDEN_SIZE = 16
+
+
+def fake_chain(hosts: tuple[str, ...]) -> SimpleNamespace:
+    """What the API looks at of a chain: stages of a layer each."""
+    facts = [
+        RuntimeFacts(
+            engine="openvino-paged",
+            device="CPU",
+            first_layer=i,
+            end_layer=i + 1,
+            depth=len(hosts),
+            hidden_size=HIDDEN_SIZE,
+            vocabulary=49152,
+            block=32,
+            kv_tokens=64,
+            properties={},
+        )
+        for i in range(len(hosts))
+    ]
+    return SimpleNamespace(
+        facts=tuple(facts),
+        stages=tuple(SimpleNamespace(host=host, pid=None) for host in hosts),
+        limits=SimpleNamespace(epoch=CHAIN, hidden_size=HIDDEN_SIZE),
+        hidden="f16",
+    )
 
 
 class FakeHead:
@@ -30,8 +65,10 @@ class FakeHead:
         self.requests: list[Request] = []
         self.cancelled: list[str] = []
         self.failure: Exception | None = None
-        self._ended: set[str] = set()
-        self._lock = threading.Lock()
+        self.log = StepLog(CHAIN)
+        self.seen: tuple[RequestSnapshot, ...] = ()
+        self.on_their_way: tuple[StepSnapshot, ...] = ()
+        self.rows = 0
 
     def submit(self, request: Request, listener: Callable[[RequestEvent], None]) -> None:
         if self.failure is not None:
@@ -45,7 +82,14 @@ class FakeHead:
 
     def snapshot(self) -> HeadSnapshot:
         scheduler = Scheduler(SchedulerConfig(kv_tokens=64, block=32, context_length=64)).snapshot()
-        return HeadSnapshot(scheduler, (), 0.0, 0.0, 0.0, 0.0, 0, self.failure and str(self.failure))
+        failure = self.failure and str(self.failure)
+        return HeadSnapshot(
+            replace(scheduler, rows=self.rows), self.seen, self.on_their_way, self.last, RECEIVED, 0, failure
+        )
+
+    @property
+    def last(self) -> LastSteps:
+        return self.log.last(time.perf_counter())
 
     def _play(self, request: Request, listener: Callable[[RequestEvent], None]) -> None:
         count = 0
@@ -57,6 +101,8 @@ class FakeHead:
             if request.id in self.cancelled:
                 listener(Finished(request.id, "cancelled", Usage(len(request.prompt), 0, count)))
                 return
+            if isinstance(event, Finished):
+                event = replace(event, steps=self.last)
             if not isinstance(event, float):
                 count += isinstance(event, TokenEvent)
                 listener(event)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 from fake_head import StartApi, saying
 
+from pipeline.messages import Finished, Request, RequestEvent, StageTiming, Usage
 from pipeline.tokenizer import Tokenizer
 
 TEXT = "Paris — the capital 🇫🇷 of France."
@@ -27,7 +30,7 @@ def test_chat_whole(start_api: StartApi, tokenizer: Tokenizer) -> None:
     api = start_api(saying(tokenizer, TEXT))
     body = api.chat("Where?", temperature=0).json()
     count = len(tokenizer.encode(TEXT, special=False))
-    assert body.keys() == {"id", "object", "created", "model", "system_fingerprint", "choices", "usage"}
+    assert body.keys() == {"id", "object", "created", "model", "system_fingerprint", "choices", "usage", "timings"}
     assert body["object"] == "chat.completion"
     assert body["id"].startswith("chatcmpl-")
     assert body["model"] == api.manifest.facts.name
@@ -191,6 +194,37 @@ def test_fields_that_are_null_have_their_defaults(start_api: StartApi, tokenizer
     nulls = dict.fromkeys(("temperature", "top_p", "stop", "n", "stream", "logit_bias", "seed", "tools", "max_tokens"))
     assert api.chat(**nulls).status_code == 200
     assert api.head.requests[0].sampling.temperature == 1.0
+
+
+@pytest.mark.parametrize("path", ["chat", "complete"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_timings_of_an_answer(start_api: StartApi, tokenizer: Tokenizer, path: str, stream: bool) -> None:
+    api = start_api(saying(tokenizer, TEXT, pause=0.005), hosts=("127.0.0.1", "127.0.0.1"))
+    api.head.log.add_step(time.perf_counter(), 0.0035, (StageTiming(100, 2000, 5), StageTiming(50, 1000, 5, 7)))
+    api.head.log.add_turn(1, 40e-6, 10e-6)
+    ask = getattr(api, path)
+    if stream:
+        *chunks, last = events(ask(stream=True, stream_options={"include_usage": True}))
+        assert all("timings" not in chunk for chunk in chunks)
+    else:
+        last = ask().json()
+    timings = last["timings"]
+    assert timings.keys() == {"first_token_ms", "tokens_per_second", "stages", "wire", "head", "acceptance"}
+    assert timings["first_token_ms"] > 4 and 0 < timings["tokens_per_second"] < 200
+    assert timings["stages"] == [
+        {"node": "stage 1", "compute": 2.0, "wait": 0.1},
+        {"node": "stage 2", "compute": 1.0, "wait": 0.05},
+    ]
+    assert (timings["wire"], timings["head"], timings["acceptance"]) == (0.493, 0.04, None)
+
+
+def test_timings_before_any_step_is_known(start_api: StartApi) -> None:
+    def script(request: Request) -> Iterator[RequestEvent | float]:
+        yield Finished(request.id, "stop", Usage(len(request.prompt), 0, 0))
+
+    timings = start_api(script, hosts=("127.0.0.1",)).chat().json()["timings"]
+    assert timings.pop("first_token_ms") >= 0
+    assert timings == {"tokens_per_second": None, "stages": [], "wire": 0.0, "head": 0.0, "acceptance": None}
 
 
 def test_models(start_api: StartApi, tokenizer: Tokenizer) -> None:

@@ -56,3 +56,14 @@ def test_names_are_text_whatever_is_in_them() -> None:
     assert "[red]x[/] ?[2J" in text and "\x1b" not in text
     assert "[/]" in text
     assert "k3" in text
+
+
+def test_what_is_at_work_now_is_shown_beside() -> None:
+    console = Console(file=io.StringIO(), width=160)
+    for table in plan_tables(PLAN, {}, 31.25):
+        console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    rows = console.file.getvalue().splitlines()
+    (place,) = [number for number, row in enumerate(rows) if "at work now" in row]
+    assert "31.2 tok/s" in rows[place] and "this plan" in rows[place - 1]
+    assert "at work now" not in shown(PLAN, {})

@@ -18,6 +18,7 @@ from agent.server import is_loopback
 from agent.serving import Serving
 from pipeline.running import RunOptions
 from shards.errors import ConfigurationError, EdgeAgentError, PackageError
+from tui.client.state import Fleet
 
 OPTIONS = RunOptions(stages=2, mode="exact", kv_tokens=4096)
 QUESTIONS = (
@@ -120,6 +121,37 @@ def test_fleet_shows_the_chain(serving: Serving, http: httpx.Client) -> None:
     assert fleet["chains"][0]["failure"] is None
     page = http.get("/metrics").text
     assert 'edge_agent_step_seconds{chain="0",part="stage 1 compute"}' in page
+
+
+def test_fleet_shows_requests_and_steps_at_work(serving: Serving, http: httpx.Client) -> None:
+    body = {"prompt": "Once upon a time", "stream": True, "max_tokens": 2000, "logit_bias": {"2": -100}, "user": "ann"}
+    with http.stream("POST", "/v1/completions", json=body) as response:
+        lines = response.iter_lines()
+        for _ in range(20):
+            next(lines)
+        with httpx.Client(base_url=serving.url, trust_env=False) as other:
+            looks = [Fleet.model_validate(other.get("/fleet").json()).chains[0] for _ in range(10)]
+            (request,) = looks[-1].requests
+            assert other.post("/fleet/cancel", json={"request": request.id}).status_code == 200
+        last = [line for line in lines if line][-1]
+    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "cancelled"
+    assert (request.client, request.state, request.max_tokens) == ("ann", "decode", 2000)
+    assert request.prompt_tokens <= request.done_tokens <= request.prompt_tokens + request.completion_tokens
+    assert request.tokens_per_second is not None and request.tokens_per_second > 0
+    assert any(chain.steps for chain in looks)
+    for stage in looks[-1].stages:
+        assert stage.use is not None and 0 < stage.use <= 1
+    hidden, tokens = (stage.sent_bytes for stage in looks[-1].stages)
+    assert hidden > tokens > 0
+    assert (looks[-1].traversal_ms or 0) > 0
+
+
+def test_an_answer_tells_where_its_time_went(serving: Serving, http: httpx.Client) -> None:
+    timings = ask(http, "Count to ten.", logit_bias={"2": -100})["timings"]
+    assert timings["first_token_ms"] > 0 and timings["tokens_per_second"] > 0
+    assert [stage["node"] for stage in timings["stages"]] == ["stage 1", "stage 2"]
+    assert all(stage["compute"] > 0 and stage["wait"] >= 0 for stage in timings["stages"])
+    assert timings["head"] > 0
 
 
 def test_a_client_that_leaves_frees_its_place(serving: Serving, http: httpx.Client) -> None:

@@ -35,7 +35,7 @@ def said(node: Process) -> dict[str, Any]:
 
 def test_what_was_promised(smollm2_package: Path) -> None:
     with Lab(4) as lab:
-        report = FleetCheck(lab, smollm2_package).run(3, silent)
+        report = FleetCheck(lab, smollm2_package, silent).run(3)
     missed = [target for target in report.targets if not target.ok and target.wanted == "true"]
     assert not missed
     assert len(report.targets) == 6

@@ -35,8 +35,8 @@ def test_a_pc_that_joins_takes_part_and_breaks_no_answer(lab: Lab, smollm2_packa
     alone = agents.wait_until("the model runs", lambda sight: len(sight.chains) == 1, SECONDS, [head])
     assert alone.chains == [["pc0"]]
     asked = ask(lab)
+    agents.lend_measurements(1)
     node = agents.join(1, "--token-file", agents.token())
-    # as a copy or in a chain: on one machine that depends on what else it does while the PCs are measured
     agents.wait_until("pc1 serves", lambda sight: any("pc1" in chain for chain in sight.chains), SECONDS, [head, node])
     assert asked.wait(SECONDS) == 0
     again = agents.ask(QUESTION, TOKENS)

@@ -113,8 +113,8 @@ def test_processes_say_what_the_whole_model_says(tiny_package: Path, edges: Sequ
         assert isinstance(driver.end(), Finished)
         assert driver.tokens == whole_model(tiny_package, 60)
         snapshot = driver.head.snapshot()
-        assert len(snapshot.stages) == len(chain.facts)
-        assert all(timing.compute > 0 for timing in snapshot.stages)
+        assert len(snapshot.times.stages) == len(chain.facts)
+        assert all(timing.compute > 0 for timing in snapshot.times.stages)
         driver.head.close()
     assert have_ended([stage.pid for stage in chain.stages])
 

@@ -111,9 +111,35 @@ def test_requests_get_their_answers(rig: Rig) -> None:
     assert snapshot.scheduler.completion_tokens == 12 * 20
     assert snapshot.scheduler.running == snapshot.dropped == 0
     assert snapshot.failure is None
-    assert len(snapshot.stages) == len(rig.chain.stages)
-    assert snapshot.head > 0
-    assert snapshot.wire > 0
+    assert len(snapshot.times.stages) == len(snapshot.times.use) == len(rig.chain.stages)
+    assert snapshot.times.head > 0
+    assert snapshot.times.traversal > snapshot.times.wire > 0
+    assert snapshot.received_bytes > 12 * 20
+    assert snapshot.requests == snapshot.steps == ()
+
+
+def test_an_answer_ends_with_what_the_steps_took(two: Rig) -> None:
+    end = two.ask([1, 2], 10).end()
+    assert isinstance(end, Finished)
+    assert end.steps is not None
+    assert end.steps.chain == two.chain.limits.epoch
+    assert len(end.steps.stages) == 2
+    assert len(end.steps.steps) == 10
+
+
+def test_requests_and_steps_that_are_on_their_way_can_be_looked_at(two: Rig) -> None:
+    hold = threading.Event()
+    two.chain.stages[1].before_step = lambda batch: hold.wait(20) and None
+    listeners = [two.ask([1] * length, 5, id=f"r{length}") for length in (3, 30)]
+    wait_until(lambda: len(two.head.snapshot().steps) == two.head.snapshot().scheduler.in_flight > 0)
+    snapshot = two.head.snapshot()
+    assert [request.id for request in snapshot.requests] == ["r3", "r30"]
+    assert all(request.age_seconds >= 0 for request in snapshot.requests)
+    assert [step.number for step in snapshot.steps] == list(range(len(snapshot.steps)))
+    assert all(step.rows >= step.sequences >= 1 and step.age_ms >= 0 for step in snapshot.steps)
+    assert sum(step.rows for step in snapshot.steps) == snapshot.scheduler.rows
+    hold.set()
+    assert all(isinstance(listener.end(), Finished) for listener in listeners)
 
 
 def test_a_stop_token_ends_an_answer(two: Rig) -> None:
@@ -326,4 +352,4 @@ def test_frames_that_are_no_results_are_dropped_and_counted(two: Rig) -> None:
     listener = two.ask([1, 2])
     assert isinstance(listener.end(), Finished)
     assert listener.tokens == answer([1, 2], 10)
-    assert np.isfinite(two.head.snapshot().wire)
+    assert np.isfinite(two.head.snapshot().times.wire)

@@ -71,10 +71,12 @@ def test_requests_wait_while_there_is_no_copy_and_can_be_cancelled(heard: list[R
     copy, replicas = Copy(), Replicas()
     for name in "abc":
         replicas.submit(request(name), heard.append)
+    assert replicas.parked == 3
     replicas.cancel("b")
     assert heard == [Finished("b", "cancelled", USAGE)]
     replicas.replace([(copy, 1.0)])
     assert list(copy.open) == ["a", "c"]
+    assert replicas.parked == 0
     replicas.cancel("a")
     assert heard[-1] == Finished("a", "cancelled", USAGE)
 

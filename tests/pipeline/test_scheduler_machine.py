@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -159,6 +160,19 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert shot.kv_used >= 0 and shot.kv_kept >= 0 and shot.kv_used + shot.kv_kept <= shot.kv_total
             assert shot.running <= self.config.max_sequences
             assert shot.running + shot.waiting + shot.preempted == len(self.requests) - len(self.answers.ended)
+
+    @invariant()
+    def what_is_told_of_requests_adds_up(self) -> None:
+        if hasattr(self, "scheduler"):
+            shot, requests = self.scheduler.snapshot(), self.scheduler.requests(self.now)
+            assert {told.id for told in requests} == self.requests.keys() - self.answers.ended.keys()
+            states = Counter(told.state for told in requests)
+            assert (states["waiting"], states["preempted"]) == (shot.waiting, shot.preempted)
+            assert states["prefill"] + states["decode"] == shot.running
+            for told in requests:
+                assert told.cached_tokens <= told.prompt_tokens and told.age_seconds >= 0
+                assert told.completion_tokens == len(self.answers.of(told.id)) <= told.max_tokens
+                assert 0 <= told.done_tokens <= told.prompt_tokens + told.completion_tokens
 
     def teardown(self) -> None:
         if not hasattr(self, "scheduler"):

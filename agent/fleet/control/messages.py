@@ -15,7 +15,7 @@ from shards.errors import EdgeAgentError, StageError, WireError
 from shards.profile import CostProfile
 from shards.runtime import EngineName, Mode
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of these messages; both sides must have the same."""
 
 MAX_BYTES = 4 * 2**20
@@ -23,6 +23,9 @@ MAX_BYTES = 4 * 2**20
 
 MAX_BEHIND = 1000
 """Messages that the other side may be behind with reading; then it counts as gone."""
+
+MOST_FINDINGS, MOST_LOG_LINES, LONGEST_TEXT = 100, 200, 1000
+"""Of what a node says when it is examined; characters."""
 
 HEARTBEAT_SECONDS = 1.0
 LOST_SECONDS = 5.0
@@ -74,8 +77,15 @@ class Condition(_Message):
     memory_free: int
     memory_allowed: int = Field(description="bytes its stages may take, all together")
     disk_free: int
-    battery: float | None = Field(None, description="0 to 1; None: no battery")
+    battery: float | None = Field(None, ge=0, le=1, description="0 to 1; None: no battery")
     on_mains: bool = True
+    temperature: float | None = Field(
+        None,
+        gt=-100,
+        lt=1000,
+        description="degrees Celsius, of the hottest sensor of processor or GPU; None: none tells",
+    )
+    load: float | None = Field(None, ge=0, le=1, description="0 to 1, of all processors together; None: not known yet")
 
 
 class Hello(_Message):
@@ -174,6 +184,33 @@ class MeasureLinks(_Message):
     peers: tuple[Key, ...]
 
 
+class Examine(_Message):
+    """Look what could keep the PC from being a good node, and at the last lines of its log."""
+
+    kind: Literal["examine"] = "examine"
+    task: str
+
+
+class Finding(_Message):
+    """What the doctor says of one thing."""
+
+    topic: str = Field(max_length=40)
+    status: Literal["ok", "warning", "fault"]
+    what: str = Field(max_length=LONGEST_TEXT)
+    next_step: str | None = Field(None, max_length=LONGEST_TEXT)
+
+
+class Examined(_Message):
+    """What was found."""
+
+    kind: Literal["examined"] = "examined"
+    task: str
+    checks: tuple[Finding, ...] = Field(max_length=MOST_FINDINGS)
+    log: tuple[Annotated[str, Field(max_length=LONGEST_TEXT)], ...] = Field(
+        max_length=MOST_LOG_LINES, description="oldest first"
+    )
+
+
 class ModelMeasured(_Message):
     """What the parts cost."""
 
@@ -239,12 +276,12 @@ class TaskProgress(_Message):
     kind: Literal["task-progress"] = "task-progress"
     task: str
     what: str
-    done: float
-    total: float
+    done: float = Field(allow_inf_nan=False)
+    total: float = Field(allow_inf_nan=False)
 
 
 class TaskFailed(_Message):
-    """A measurement could not be made, or a stage has ended (`task` is its name then)."""
+    """A measurement or an examination could not be made, or a stage has ended (`task` is its name then)."""
 
     kind: Literal["task-failed"] = "task-failed"
     task: str
@@ -265,11 +302,12 @@ class TaskFailed(_Message):
 
 
 ToNode = (
-    Welcome | Refused | Heartbeat | Goodbye | Directory | Traffic | MeasureModel | MeasureLinks | OpenStage
+    Welcome | Refused | Heartbeat | Goodbye | Directory | Traffic | Examine | MeasureModel | MeasureLinks | OpenStage
     | ToStageProcess | CloseStage
 )  # fmt: skip
 FromNode = (
-    Hello | Heartbeat | Goodbye | ModelMeasured | LinksMeasured | FromStageProcess | TaskProgress | TaskFailed
+    Hello | Heartbeat | Goodbye | Examined | ModelMeasured | LinksMeasured | FromStageProcess | TaskProgress
+    | TaskFailed
 )  # fmt: skip
 
 _T = TypeVar("_T")

@@ -51,6 +51,7 @@ class Announcement(BaseModel):
     control: Port | None = Field(None, description="a head's")
     door: Port | None = Field(None, description="a head's")
     bulk: Port | None = None
+    api: Port | None = Field(None, description="of a head's HTTP API, if other PCs can reach that")
     addresses: tuple[Annotated[str, AfterValidator(_is_elsewhere)], ...] = Field(
         (), max_length=32, description="best first"
     )

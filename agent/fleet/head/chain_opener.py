@@ -8,12 +8,14 @@ from itertools import count
 from pathlib import Path
 
 from agent.fleet.head.fleet_head import FleetHead
-from agent.fleet.head.node_record import NodeRecord
+from agent.fleet.head.node_record import NodeRecord, Work
 from agent.fleet.head.survey import Survey
 from pipeline.chain import Chain
 from pipeline.control import FromStage, Ready, Start
+from pipeline.control import Progress as StageProgress
 from pipeline.planning.pacing_table import chain_rate, pacing_table, stage_times
-from pipeline.planning.plan import HEAD, ChainPlan, ModelSize
+from pipeline.planning.plan import HEAD, ChainPlan, ModelSize, Wish
+from pipeline.planning.room import kv_tokens
 from pipeline.running import Copy, RunOptions
 from pipeline.stages import Heard, Stage
 from shards.errors import StageError
@@ -106,11 +108,17 @@ class ChainOpener:
             return stage_times(plan, self._size, self._survey.offers(), self._survey.links())
         return None
 
-    def rate(self, plans: Sequence[ChainPlan]) -> float | None:
-        """What is predicted now of chains together, in tokens a second; None if a node is not known."""
+    def rate(self, plans: Sequence[ChainPlan], wish: Wish | None = None) -> float | None:
+        """What is predicted now of chains together, in tokens a second; None if a node is not known.
+
+        Args:
+            plans: Of the chains.
+            wish: Another one than they were planned for; its users are dealt to them as they would come.
+        """
         offers, links = self._survey.offers(), self._survey.links()
         with suppress(KeyError):
-            return sum(chain_rate(plan, self._size, offers, links) for plan in plans)
+            dealt = plans if wish is None else deal_users(plans, wish)
+            return sum(chain_rate(plan, self._size, offers, links) for plan in dealt)
         return None
 
     def _starter(self, plan: ChainPlan, records: dict[str, NodeRecord]) -> Callable[[int, str, Start, Heard], Stage]:
@@ -120,16 +128,39 @@ class ChainOpener:
         def start(index: int, _: str, task: Start, heard: Heard) -> Stage:
             stage = plan.stages[index]
             record = records[stage.node]
-            name = f"{record.name} (layers {stage.first_layer}-{stage.end_layer - 1})"
+            layers = f"layers {stage.first_layer}-{stage.end_layer - 1}"
+            name = f"{record.name} ({layers})"
 
             def hear(of: Stage, said: FromStage | StageError) -> None:
-                if isinstance(said, Ready):
-                    loading.discard(stage.node)
-                elif isinstance(said, StageError) and stage.node in loading:
-                    loading.clear()  # what happens to the others now is a consequence
-                    self._fleet.leave_out(record, str(said))
+                match said:
+                    case StageProgress(what=what, done=done, total=total):
+                        record.work = Work.told(f"{what} ({layers})", done, total)
+                    case Ready():
+                        record.work = None
+                        loading.discard(stage.node)
+                    case StageError():
+                        record.work = None
+                        if stage.node in loading:
+                            loading.clear()  # what happens to the others now is a consequence
+                            self._fleet.leave_out(record, str(said))
                 heard(of, said)
 
             return self._fleet.orders.open_stage(stage.node, name, model, task, hear)
 
         return start
+
+
+def deal_users(plans: Sequence[ChainPlan], wish: Wish) -> list[ChainPlan]:
+    """The chains with a wish's users, dealt by their rates; those whose context finds no room on a chain wait."""
+    users = [plan.users for plan in plans]
+    if plans and sum(users) != wish.users:
+        users, rates = [0] * len(plans), [max(plan.prediction.many_users, 1e-9) for plan in plans]
+        for _ in range(wish.users):
+            waits = [(count + 1) / rate for count, rate in zip(users, rates, strict=True)]
+            users[waits.index(min(waits))] += 1
+    room = [plan.kv_tokens // kv_tokens(1, wish.context) for plan in plans]
+    return [
+        plan.model_copy(update={"users": min(count, most)})
+        for plan, count, most in zip(plans, users, room, strict=True)
+        if min(count, most) > 0
+    ]

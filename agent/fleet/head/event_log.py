@@ -7,6 +7,8 @@ from time import time
 from typing import Any
 
 _EVENTS = 200
+_LONGEST = 1000
+"""Characters of an event; parts of it may be what another PC says."""
 
 
 class EventLog:
@@ -17,7 +19,7 @@ class EventLog:
 
     def add(self, what: str) -> None:
         """Something happened."""
-        self._events.append((time(), what))
+        self._events.append((time(), what[:_LONGEST]))
 
     def describe(self) -> list[dict[str, Any]]:
         """As JSON data, oldest first; times are seconds since 1970."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from agent import paths
 from agent.fleet.bulk.library import Library
+from agent.fleet.control import versions
 from agent.fleet.control.control_server import ControlServer, NodeEvent, NodeJoined, NodeLeft, NodeSaid
 from agent.fleet.control.messages import Directory, Heartbeat, ModelRef, ToNode, Traffic
 from agent.fleet.discovery.discovery import Announcement, Discovery
@@ -17,7 +18,7 @@ from agent.fleet.discovery.reach import reach
 from agent.fleet.head.event_log import EventLog
 from agent.fleet.head.fleet_options import FleetOptions
 from agent.fleet.head.node_record import NodeRecord
-from agent.fleet.head.one_head import OneHead
+from agent.fleet.head.one_head import HeadNote, OneHead
 from agent.fleet.head.orders import Orders
 from agent.fleet.node.hardware import choose_device
 from agent.fleet.node.node import Node, NodeStatus
@@ -30,6 +31,9 @@ from pipeline.stages import LOOPBACK
 from shards.errors import ConfigurationError, RequestError, StageError
 from shards.manifest import Manifest
 
+_LONGEST_PROBLEM = 1000
+"""Characters of what a node says of why it cannot do something."""
+
 
 class FleetHead:
     """Lets nodes in, keeps track of them, and has a node of its own on this PC. A context manager.
@@ -38,15 +42,34 @@ class FleetHead:
         package: The model package that is served; nodes fetch their parts of it.
         options: Where it listens, and what this PC gives.
         folder: Where identity and members are kept; None: the user's settings.
+        url: Where the HTTP API answers on this PC, for programs of this user.
+        api_port: Port of the HTTP API; None: other PCs cannot reach it.
 
     Raises:
         ConfigurationError: a key file cannot be used, or no port is free.
     """
 
-    def __init__(self, package: Path, options: FleetOptions, *, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        package: Path,
+        options: FleetOptions,
+        *,
+        folder: Path | None = None,
+        url: str = "",
+        api_port: int | None = None,
+    ) -> None:
         self._folder = folder = folder or paths.config_folder()
-        one = OneHead(folder)
+        self._api_port = api_port
         self.identity = FleetIdentity.load_or_create(folder)
+        one = OneHead(
+            folder,
+            HeadNote.of_this_process(
+                name=self.identity.name,
+                fleet=self.identity.keys.public,
+                version=versions.own().edge_agent,
+                url=url,
+            ),
+        )
         local = NodeIdentity.load_or_create(folder)
         self.local_key = local.keys.public
         self.events = EventLog()
@@ -167,7 +190,7 @@ class FleetHead:
 
     def leave_out(self, record: NodeRecord, why: str) -> None:
         """Do not plan with a node any more."""
-        record.problem = why
+        record.problem = why[:_LONGEST_PROBLEM]
         self.events.add(f"{record.name} is not planned with until it joins again: {why}")
 
     def on_change(self, listener: Callable[[], None]) -> None:
@@ -179,6 +202,13 @@ class FleetHead:
         member = self._pending.approve(code)
         self.events.add(f"{member.name} was let in")
         return member.name
+
+    def refuse(self, code: str) -> str:
+        """Do not list a pending node any more; returns its name, or its code. Raises RequestError."""
+        node = self._pending.refuse(code)
+        name = node.name or node.code
+        self.events.add(f"{name} at {node.address} was not let in")
+        return name
 
     def renew_token(self) -> None:
         """Make a new token; with the old one nobody comes in any more. Raises ConfigurationError."""
@@ -199,15 +229,29 @@ class FleetHead:
         self.events.add(f"{name} was shut out")
         return name
 
+    def find(self, node: str) -> NodeRecord:
+        """The node with this name or key, of those that are in. Raises RequestError."""
+        records = self.nodes()
+        for record in records:
+            if node in (record.key, record.name):
+                return record
+        names = ", ".join(record.name for record in records)
+        hint = f"There are: {names}." if names else None
+        raise RequestError(f"no node that is here is called {node!r}", where="node", hint=hint)
+
     def describe(self) -> dict[str, Any]:
         """Everything, as JSON data."""
         return {
             "fleet": {"name": self.identity.name, "key": self.identity.keys.public, "port": self.port},
-            "nodes": [record.describe() | {"is_head": record.key == self.local_key} for record in self.nodes()],
+            "nodes": [self.describe_node(record) for record in self.nodes()],
             "pending": self._pending.describe(),
             "members": self._members.describe(),
             "events": self.events.describe(),
         }
+
+    def describe_node(self, record: NodeRecord) -> dict[str, Any]:
+        """A node, as JSON data."""
+        return record.describe() | {"is_head": record.key == self.local_key}
 
     # On the control server's thread
 
@@ -272,4 +316,5 @@ class FleetHead:
             control=self._control.port,
             door=self._door.port,
             bulk=self._node.bulk_port,
+            api=self._api_port,
         )

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from agent.fleet.control.messages import Examined
+from agent.fleet.head import at_work
+from agent.fleet.head.at_work import Running, in_parallel, outline, shares
 from agent.fleet.head.chain_opener import ChainOpener
 from agent.fleet.head.drift import DriftWatch, Look
 from agent.fleet.head.fleet_head import FleetHead
 from agent.fleet.head.fleet_options import FleetOptions
 from agent.fleet.head.survey import Survey
-from pipeline.head import Head
 from pipeline.planning.plan import ChainPlan, ModelSize, Plan, Wish
 from pipeline.planning.planner import plan as make_plan
 from pipeline.replicas import Replicas
 from pipeline.running import Copy, RunOptions
 from pipeline.tokenizer import Tokenizer
 from shards import manifest as manifests
-from shards.errors import ConfigurationError, EdgeAgentError, StageError
+from shards.errors import ConfigurationError, EdgeAgentError, RequestError, StageError
 from shards.progress import Progress, silent
 
 _log = logging.getLogger(__name__)
@@ -42,13 +43,7 @@ _CLOSE_SECONDS = 1.0
 _RETRY_SECONDS = 10.0
 """After a plan that could not be carried out."""
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Running:
-    """A copy, and the plan it follows."""
-
-    copy: Copy
-    plan: ChainPlan
+_POSTPONED = "a new plan waits until nobody asks: there is no room for the old chains and the new ones at once"
 
 
 class FleetModel:
@@ -82,8 +77,10 @@ class FleetModel:
             what = f"{depth} layers cannot be split into {stages} stages"
             raise ConfigurationError(what, where="--stages", hint=f"Ask for 1 to {depth} stages.")
         self.tokenizer = Tokenizer.load(package)
-        self.head = Replicas(fleet.set_busy)
-        self._wish, self._fleet = fleet_options.wish, fleet
+        self.head = Replicas(self._set_busy)
+        self._fleet = fleet
+        self._wish = self._settled = fleet_options.wish
+        """What is planned for; and what a plan was taken up for last, by the planning thread."""
         # exact mode keeps keys and values in f32; fast mode in u8 with a scale and an offset (f32) a head
         kv_bytes = 4.0 if options.mode == "exact" else 1.0 + 8 / self.manifest.facts.head_size
         self._size = ModelSize.of(self.manifest, kv_bytes)
@@ -93,11 +90,15 @@ class FleetModel:
         )
         self._min_nodes, self._progress = fleet_options.min_nodes, progress
         self._drift = DriftWatch()
-        self._running: list[_Running] = []
-        self._retired: list[_Running] = []
+        self._running: list[Running] = []
+        self._retired: list[Running] = []
         self._plan: Plan | None = None
+        self._left_out: dict[str, str] = {}
+        """Why nodes carry nothing, by their keys; replaced as a whole."""
         self._lock = threading.Lock()
         """Held to change what runs."""
+        self._wishing = threading.Lock()
+        """Held to change the wish."""
         self.ready = threading.Event()
         """Set once the first plan is at work."""
         self.problem: str | None = None
@@ -118,6 +119,11 @@ class FleetModel:
         """The chains that take requests now."""
         return tuple(running.copy for running in self._running)
 
+    @property
+    def retiring(self) -> tuple[Copy, ...]:
+        """See Served."""
+        return tuple(retired.copy for retired in self._retired)
+
     def close(self) -> None:
         """End every chain."""
         self._closing.set()
@@ -125,7 +131,7 @@ class FleetModel:
         self.head.give_up(StageError("the server is shutting down"))
         with self._lock:
             running, self._running, self._retired = self._running + self._retired, [], []
-        _in_parallel([one.copy.close for one in running])
+        in_parallel([one.copy.close for one in running])
         for record in self._fleet.nodes():  # what is being measured or opened need not be waited for
             self._fleet.orders.lose(record.key, "the server is shutting down")
         self._thread.join(_CLOSE_SECONDS)
@@ -140,17 +146,29 @@ class FleetModel:
 
     def describe(self) -> dict[str, Any]:
         """See FleetControl."""
-        plan = self._plan
-        return self._fleet.describe() | {
+        plan, planned, told = self._plan, self._memory_planned(), self._fleet.describe()
+        nodes = [node | {"memory_planned": planned.get(node["key"], 0)} for node in told["nodes"]]
+        return told | {
+            "nodes": nodes,
+            "parked": self.head.parked,
             "wish": self._wish.model_dump(),
             "plan": None if plan is None else plan.model_dump(),
+            "left_out": self._left_out,
             "problem": self.problem,
             "waits_for": "" if self.ready.is_set() else self.waits_for,
         }
 
+    def name_of(self, node: str) -> str:
+        """See FleetControl."""
+        return self._fleet.name_of(node)
+
     def approve(self, code: str) -> str:
         """See FleetControl."""
         return self._fleet.approve(code)
+
+    def refuse(self, code: str) -> str:
+        """See FleetControl."""
+        return self._fleet.refuse(code)
 
     def forget(self, node: str) -> str:
         """See FleetControl."""
@@ -163,18 +181,51 @@ class FleetModel:
     def plan(self, changes: dict[str, Any]) -> dict[str, Any]:
         """See FleetControl."""
         wish = self._wish.model_copy(update=changes)
-        nodes = {record.key: record.name for record in self._fleet.nodes()}
+        plan, running = self._asked(wish), self._running
+        kept = at_work.kept(plan, running)
         return {
             "wish": wish.model_dump(),
-            "nodes": nodes,
-            "unmeasured": [r.name for r in self._fleet.nodes() if r.costs is None],
-            "plan": self._planned(wish).model_dump(),
+            "nodes": {record.key: record.name for record in self._fleet.nodes()},
+            "unmeasured": [record.name for record in self._fleet.nodes() if record.costs is None],
+            "plan": plan.model_dump(),
+            "current": self._opener.rate([one.plan for one in running], wish) if running else None,
+            "is_current": len(kept) == len(plan.chains) == len(running),
         }
+
+    def apply(self, changes: dict[str, Any]) -> dict[str, Any]:
+        """See FleetControl."""
+        with self._wishing:
+            wish = self._wish.model_copy(update=changes)
+            self._asked(wish)
+            self._wish = wish  # the planning thread does the rest
+        self._fleet.events.add(f"planned for from now on: {_words(wish)}")
+        self._changed.set()
+        return wish.model_dump()
+
+    def node(self, node: str) -> tuple[dict[str, Any], Future[Examined]]:
+        """See FleetControl."""
+        record = self._fleet.find(node)
+        told = self._fleet.describe_node(record)
+        milliseconds = told["milliseconds"]
+        told["memory_planned"] = self._memory_planned().get(record.key, 0)
+        return {"node": told, "milliseconds": milliseconds}, self._fleet.orders.examine(record.key)
+
+    def _memory_planned(self) -> dict[str, int]:
+        return at_work.memory(one.plan for one in self._running)
+
+    def _asked(self, wish: Wish) -> Plan:
+        """A plan that somebody asks for; raises CapacityError, RequestError or StageError if there is none."""
+        if not (self._survey.offers() or self._survey.is_complete):
+            raise StageError("no node is measured yet", where="plan", hint="Ask again in a moment.")
+        try:
+            return self._planned(wish)
+        except ConfigurationError as error:
+            raise RequestError(error.what, where=error.where, hint=error.hint) from None
 
     # Planning
 
-    def _planned(self, wish: Wish | None = None) -> Plan:
-        return make_plan(self._size, self._survey.offers(), self._survey.links(), wish or self._wish)
+    def _planned(self, wish: Wish) -> Plan:
+        return make_plan(self._size, self._survey.offers(), self._survey.links(), wish)
 
     def _follow(self) -> None:
         """Plan again whenever the fleet has changed, or does not keep what it promised, until the end."""
@@ -215,17 +266,20 @@ class FleetModel:
         self._survey.go_on(progress, self._changed.set)
         if self._closing.is_set() or not (self.ready.is_set() or self._survey.is_complete):
             return  # the first plan is made with all that are there; later ones wait for nobody
-        plan = self._planned()
+        wish = self._wish  # once: another may come at any time
+        plan = self._planned(wish)
         self._is_postponed = False
-        if self._running:
+        if self._running and wish is self._settled:
             # as things are now: what was predicted once may not hold any more
             rate = self._opener.rate([one.plan for one in self._running])
             if rate is None or plan.prediction.many_users <= WORTHWHILE * rate:
-                self.problem = None
+                self.problem, self._left_out = None, at_work.left_out(plan, self._running, rate)
                 return
         if self._adopt(plan, progress):
-            self.problem = None
+            self.problem, self._settled, self._left_out = None, wish, at_work.left_out(plan, self._running)
             self.ready.set()
+        elif self._is_postponed:
+            self.problem = _POSTPONED
 
     def _has_drifted(self) -> bool:
         """Whether nodes have to be measured again; while tokens flow, that would measure the flow."""
@@ -234,11 +288,11 @@ class FleetModel:
         nodes: list[str] = []
         for one in self._running:
             snapshot, times = one.copy.head.snapshot(), self._opener.stage_times(one.plan)
-            if snapshot.stages and times is not None:
+            if snapshot.times.stages and times is not None:
                 look = Look(
                     snapshot.scheduler.steps,
                     snapshot.scheduler.rows,
-                    tuple(stage.compute / 1e3 for stage in snapshot.stages),
+                    tuple(stage.compute / 1e3 for stage in snapshot.times.stages),
                 )
                 names = [stage.node for stage in one.plan.stages]
                 nodes += self._drift.look(one.copy, names, look, times, monotonic())
@@ -257,9 +311,9 @@ class FleetModel:
         with self._lock:
             self._running = [one for one in self._running if one not in failed]
         self._plan = None
-        self.head.replace(_shares(self._running))
+        self.head.replace(shares(self._running))
         self._fleet.events.add(f"{len(failed)} of the chains ended: {failures[failed[0]]}")
-        _in_parallel([one.copy.close for one in failed])
+        in_parallel([one.copy.close for one in failed])
         return True
 
     def _adopt(self, plan: Plan, progress: Progress) -> bool:
@@ -268,47 +322,43 @@ class FleetModel:
         Chains at work that the plan has as well are kept. Where there is no room for old and new together, it is put
         off until nobody waits for an answer. Returns whether the plan is at work.
         """
-        kept = self._kept(plan)
+        kept = at_work.kept(plan, self._running)
         old = [one for one in self._running if one not in kept.values()]
         if old and not self._fits_beside(plan, old):
             if self._fleet.is_busy:
                 self._is_postponed = True
                 return False
-            self.head.replace(_shares(kept.values()))  # from now on requests wait
+            self.head.replace(shares(kept.values()))  # from now on requests wait
             self._retire(old)
             old = []
         opened = self._open([chain for chain in plan.chains if chain not in kept], progress)
-        copies = [_Running(kept[chain].copy if chain in kept else opened[chain], chain) for chain in plan.chains]
+        copies = [
+            kept[chain].following(chain) if chain in kept else Running(opened[chain], chain) for chain in plan.chains
+        ]
         with self._lock:
             closing = self._closing.is_set()
             if not closing:
                 self._running, self._plan, self._retired = copies, plan, self._retired + old
         if closing:
-            _in_parallel([copy.close for copy in opened.values()])
+            in_parallel([copy.close for copy in opened.values()])
             return False
-        self.head.replace(_shares(copies))
+        self.head.replace(shares(copies))
         for copy in opened.values():
             copy.chain.on_failure(partial(self._hear_of_failure, copy))
-        self._fleet.events.add(f"serving with {_outline(plan, self._fleet.name_of)}")
+        self._fleet.events.add(f"serving with {outline(plan, self._fleet.name_of)}")
         if old:
             threading.Thread(target=self._retire, args=(old,), name="draining", daemon=True).start()
         return True
+
+    def _set_busy(self, busy: bool) -> None:
+        self._fleet.set_busy(busy)
+        if not busy and self._is_postponed:
+            self._changed.set()
 
     def _hear_of_failure(self, copy: Copy, _: StageError) -> None:
         if len(self._running) > 1:
             self.head.remove(copy.head)
         self._changed.set()
-
-    def _kept(self, plan: Plan) -> dict[ChainPlan, _Running]:
-        """The chains of a plan that are at work already."""
-        free, kept = list(self._running), dict[ChainPlan, _Running]()
-        for chain in plan.chains:
-            for one in free:
-                if _places(one.plan) == _places(chain) and one.plan.kv_tokens >= chain.kv_tokens:
-                    kept[chain] = one
-                    free.remove(one)
-                    break
-        return kept
 
     def _open(self, chains: Sequence[ChainPlan], progress: Progress) -> dict[ChainPlan, Copy]:
         opened: dict[ChainPlan, Copy] = {}
@@ -316,13 +366,13 @@ class FleetModel:
         def open_one(chain: ChainPlan) -> None:
             opened[chain] = self._opener.open(chain, progress)
 
-        errors = _in_parallel([partial(open_one, chain) for chain in chains])
+        errors = in_parallel([partial(open_one, chain) for chain in chains])
         if errors:
-            _in_parallel([copy.close for copy in opened.values()])
+            in_parallel([copy.close for copy in opened.values()])
             raise errors[0]
         return opened
 
-    def _retire(self, old: Sequence[_Running]) -> None:
+    def _retire(self, old: Sequence[Running]) -> None:
         for one in old:
             self.head.remove(one.copy.head)
         for one in old:
@@ -330,40 +380,17 @@ class FleetModel:
         with self._lock:
             self._running = [one for one in self._running if one not in old]
             self._retired = [one for one in self._retired if one not in old]
-        _in_parallel([one.copy.close for one in old])
+        in_parallel([one.copy.close for one in old])
 
-    def _fits_beside(self, plan: Plan, old: Sequence[_Running]) -> bool:
+    def _fits_beside(self, plan: Plan, old: Sequence[Running]) -> bool:
         """Whether each node has room for what it carries now and what it shall carry, at the same time."""
-        taken: dict[str, int] = {}
-        for chain in (*plan.chains, *(one.plan for one in (*old, *self._retired))):
-            for stage in chain.stages:
-                taken[stage.node] = taken.get(stage.node, 0) + stage.memory
+        taken = at_work.memory((*plan.chains, *(one.plan for one in (*old, *self._retired))))
         allowed = {record.key: record.memory for record in self._fleet.nodes()}
         return all(memory <= allowed.get(node, 0) for node, memory in taken.items())
 
 
-def _shares(running: Iterable[_Running]) -> list[tuple[Head, float]]:
-    return [(one.copy.head, max(one.plan.prediction.many_users, 1e-9)) for one in running]
-
-
-def _places(chain: ChainPlan) -> list[tuple[str, int, int]]:
-    return [(stage.node, stage.first_layer, stage.end_layer) for stage in chain.stages]
-
-
-def _outline(plan: Plan, name_of: Callable[[str], str]) -> str:
-    """A plan in a line."""
-    chains = [
-        " - ".join(f"{name_of(stage.node)} {stage.first_layer}-{stage.end_layer - 1}" for stage in chain.stages)
-        for chain in plan.chains
-    ]
-    return "; ".join(chains)
-
-
-def _in_parallel(jobs: Sequence[Callable[[], object]]) -> list[Exception]:
-    """Do all; what went wrong."""
-    if not jobs:
-        return []
-    with ThreadPoolExecutor(len(jobs)) as pool:
-        futures = [pool.submit(job) for job in jobs]
-    errors = [future.exception() for future in futures]
-    return [error for error in errors if isinstance(error, Exception)]
+def _words(wish: Wish) -> str:
+    parts = [f"{wish.users} user{'s' * (wish.users > 1)} with {wish.context} tokens each"]
+    parts += [f"{wish.stages} stage{'s' * (wish.stages > 1)} a copy"] if wish.stages else []
+    parts += [] if wish.replicas else ["one copy"]
+    return ", ".join(parts)

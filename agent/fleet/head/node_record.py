@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from math import isfinite
 from time import time
-from typing import Any
+from typing import Any, Self
 
 from agent.fleet.control.messages import Condition, Hello, LinkMeasure, Neighbour
 from shards.profile import CostProfile
+
+_LONGEST_WORK = 200
+"""Characters of what a node says that it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Something a node does beside serving. 0 of 0: nobody knows how far it is."""
+
+    what: str
+    done: float = 0.0
+    total: float = 0.0
+
+    @classmethod
+    def told(cls, what: str, done: float, total: float) -> Self:
+        """What a node says of it, within bounds."""
+        if not (isfinite(total) and 0 <= done <= total):
+            done = total = 0.0
+        return cls(what[:_LONGEST_WORK], done, total)
 
 
 @dataclass(slots=True)
@@ -29,8 +49,8 @@ class NodeRecord:
     """By the other node's key; replaced as a whole."""
     unreachable: set[str] = field(default_factory=set)
     """Keys of nodes it found no way to."""
-    work: str | None = None
-    """What it is doing beside serving: fetching, measuring."""
+    work: Work | None = None
+    """What it is doing beside serving: fetching, measuring, compiling a stage."""
     problem: str | None = None
     """Why it cannot be planned with."""
 
@@ -62,6 +82,6 @@ class NodeRecord:
             "device": self.device,
             "milliseconds": costs and {"rows": costs.rows, "layer": costs.layer, "head": costs.head},
             "links": {peer: link.model_dump(exclude={"peer"}) for peer, link in self.links.items()},
-            "work": self.work,
+            "work": self.work and asdict(self.work),
             "problem": self.problem,
         }

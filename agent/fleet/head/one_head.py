@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 import psutil
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agent import secure_file
 from shards.errors import ConfigurationError
@@ -17,22 +17,62 @@ from shards.errors import ConfigurationError
 _FILE = "head.json"
 
 
+class HeadNote(BaseModel):
+    """What a head notes of itself for other processes of its user."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    process: int = Field(gt=0)
+    since: float
+    """When the process began, which tells it from a later one of the same number."""
+    name: str = ""
+    """Of the fleet."""
+    fleet: str = ""
+    """Its public key."""
+    version: str = ""
+    url: str = ""
+    """Where its HTTP API answers on this PC."""
+
+    @classmethod
+    def of_this_process(cls, **said: str) -> Self:
+        """The note of a head in this process; further fields are as given."""
+        mine = psutil.Process()
+        return cls(process=mine.pid, since=mine.create_time(), **said)
+
+
+def running_head(folder: Path) -> HeadNote | None:
+    """The head of this user that runs now, if there is one.
+
+    Raises:
+        ConfigurationError: its note cannot be read, or others can.
+    """
+    try:
+        note = HeadNote.model_validate_json(secure_file.read(folder / _FILE) or "")
+        same = abs(psutil.Process(note.process).create_time() - note.since) < 1
+    except (ValidationError, psutil.Error):
+        return None
+    return note if same else None
+
+
 class OneHead:
     """Notes in the settings folder that a head runs; a context manager.
+
+    Args:
+        folder: The settings folder.
+        note: Of the head.
 
     Raises:
         ConfigurationError: one runs already.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, note: HeadNote) -> None:
         self._file = folder / _FILE
-        mine = psutil.Process()
-        self._note = json.dumps({"process": mine.pid, "since": mine.create_time()})
+        self._note = note.model_dump_json()
         if not secure_file.create(self._file, self._note):
-            found = secure_file.read(self._file) or ""
-            if (pid := _running(found)) is not None:
+            other = running_head(folder)
+            if other is not None and other.process != os.getpid():
                 raise ConfigurationError(
-                    f"a head of this fleet runs already, as process {pid}",
+                    f"a head of this fleet runs already, as process {other.process}",
                     where=str(self._file),
                     hint="End it, or serve with --local-stages, without a fleet.",
                 )
@@ -51,14 +91,3 @@ class OneHead:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _running(note: str) -> int | None:
-    """The number of the process of a note, if that still runs and is not this one."""
-    try:
-        said = json.loads(note)
-        process = psutil.Process(said["process"])
-        same = abs(process.create_time() - said["since"]) < 1
-    except (ValueError, KeyError, TypeError, psutil.Error):
-        return None
-    return process.pid if same and process.pid != os.getpid() else None

@@ -11,6 +11,8 @@ from uuid import uuid4
 
 from agent.fleet.control.messages import (
     CloseStage,
+    Examine,
+    Examined,
     FromNode,
     FromStageProcess,
     LinkMeasure,
@@ -38,12 +40,16 @@ Tell = Callable[[str, ToNode], None]
 @dataclass(frozen=True, slots=True)
 class _Task:
     node: str
+    answer: type[FromNode]
+    """The message that carries its result."""
     future: Future[Any]
     progress: Progress
 
 
 class Orders:
-    """Measurements and stages on nodes, each followed to its end. Its methods may be called from any thread.
+    """Measurements, examinations and stages on nodes, each followed to its end.
+
+    Its methods may be called from any thread. A future that is cancelled is not waited for any more.
 
     Args:
         tell: Sends a message to a node; must not block.
@@ -73,11 +79,15 @@ class Orders:
         def message(task: str) -> MeasureModel:
             return MeasureModel(task=task, model=model, engine=engine, mode=mode, device=device, again=again)
 
-        return self._begin(node, message, progress)
+        return self._begin(node, ModelMeasured, message, progress)
 
     def measure_links(self, node: str, peers: Sequence[str]) -> Future[tuple[LinkMeasure, ...]]:
         """Have a node measure the ways to others; the future's error is a StageError."""
-        return self._begin(node, lambda task: MeasureLinks(task=task, peers=tuple(peers)), silent)
+        return self._begin(node, LinksMeasured, lambda task: MeasureLinks(task=task, peers=tuple(peers)), silent)
+
+    def examine(self, node: str) -> Future[Examined]:
+        """Have a node look at itself; the future's error is a StageError."""
+        return self._begin(node, Examined, lambda task: Examine(task=task), silent)
 
     def open_stage(self, node: str, name: str, model: ModelRef, task: Start, heard: Heard) -> RemoteStage:
         """Have a node begin a stage."""
@@ -93,9 +103,11 @@ class Orders:
         """Take in what a node says. What it says of others' work is ignored."""
         match message:
             case ModelMeasured(task=task, profile=profile):
-                self._finish(node, task, profile)
+                self._finish(node, task, profile, ModelMeasured)
             case LinksMeasured(task=task, links=links):
-                self._finish(node, task, links)
+                self._finish(node, task, links, LinksMeasured)
+            case Examined(task=task):
+                self._finish(node, task, message, Examined)
             case TaskProgress(task=task, what=what, done=done, total=total):
                 if (known := self._tasks.get(task)) and known.node == node:
                     known.progress(what, done, total)
@@ -123,10 +135,13 @@ class Orders:
         for stage in stages:
             stage.end(error)
 
-    def _begin(self, node: str, message: Callable[[str], ToNode], progress: Progress) -> Future[Any]:
+    def _begin(
+        self, node: str, answer: type[FromNode], message: Callable[[str], ToNode], progress: Progress
+    ) -> Future[Any]:
         name, future = uuid4().hex, Future[Any]()
         with self._lock:
-            self._tasks[name] = _Task(node, future, progress)
+            self._tasks[name] = _Task(node, answer, future, progress)
+        future.add_done_callback(lambda _: self._drop(name))
         self._tell(node, message(name))
         self._check(node)
         return future
@@ -141,12 +156,19 @@ class Orders:
             stage = self._stages.get(name)
         return stage if stage and stage.host == node else None
 
-    def _finish(self, node: str, name: str, outcome: object) -> None:
+    def _drop(self, name: str) -> None:
+        with self._lock:
+            self._tasks.pop(name, None)
+
+    def _finish(self, node: str, name: str, outcome: object, answer: type[FromNode] | None = None) -> None:
+        """A task has ended: in an error, or in what an answer of the right kind says."""
         with self._lock:
             task = self._tasks.get(name)
-            if task is None or task.node != node:
+            if task is None or task.node != node or answer not in (None, task.answer):
                 return
             del self._tasks[name]
+        if not task.future.set_running_or_notify_cancel():
+            return
         if isinstance(outcome, Exception):
             task.future.set_exception(outcome)
         else:

@@ -9,7 +9,7 @@ from time import monotonic
 
 from agent.fleet.control.messages import LinkMeasure
 from agent.fleet.head.fleet_head import FleetHead
-from agent.fleet.head.node_record import NodeRecord
+from agent.fleet.head.node_record import NodeRecord, Work
 from pipeline.planning.plan import HEAD, Link, NodeOffer
 from pipeline.running import RunOptions
 from shards.errors import EdgeAgentError, StageError
@@ -114,7 +114,7 @@ class Survey:
 
     def _ask(self, record: NodeRecord, device: str, progress: Progress) -> Future[CostProfile]:
         def tell(what: str, done: float, total: float) -> None:
-            record.work = what
+            record.work = Work.told(what, done, total)
             progress(f"{record.name}: {what}", done, total)
 
         options = self._options
@@ -138,6 +138,7 @@ class Survey:
                     record.links = record.links | found  # a new one: other threads may be reading the old one
                     record.unreachable = record.unreachable | (set(peers) - found.keys())
                 except (TimeoutError, StageError) as error:
+                    future.cancel()
                     self._fleet.events.add(f"the links of {record.name} are not known: {error or 'no answer'}")
         progress("measuring links", len(nodes), len(nodes))
 

@@ -22,6 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from agent.fleet.control.messages import Condition, Device, Hardware
 from agent.fleet.node import system
+from agent.fleet.node.sensors import temperature
 from shards.errors import ConfigurationError, StageError
 
 RESERVE_BYTES = 2**30
@@ -91,13 +92,14 @@ def describe_devices(core: Any) -> tuple[Device, ...]:
     )
 
 
-def condition(memory_allowed: int | None, folder: Path) -> Condition:
+def condition(memory_allowed: int | None, folder: Path, load: float | None = None) -> Condition:
     """How this PC is doing.
 
     Args:
         memory_allowed: Bytes the user gives to stages; None: the free memory but for RESERVE_BYTES. What this process'
             children, the stages, hold by now counts as free: they may keep it.
         folder: Where weights are kept; need not exist yet.
+        load: How busy its processors are, where that was measured.
     """
     memory, battery = psutil.virtual_memory(), _battery()
     if memory_allowed is None:
@@ -109,6 +111,8 @@ def condition(memory_allowed: int | None, folder: Path) -> Condition:
         disk_free=shutil.disk_usage(there).free,
         battery=None if battery is None else min(1.0, battery.percent / 100),
         on_mains=battery is None or battery.power_plugged is not False,
+        temperature=temperature(),
+        load=load,
     )
 
 

@@ -19,6 +19,7 @@ from agent.fleet.control.messages import (
     CloseStage,
     Condition,
     Directory,
+    Examine,
     FromNode,
     Hardware,
     Hello,
@@ -34,12 +35,14 @@ from agent.fleet.control.messages import (
 from agent.fleet.discovery.interfaces import own_addresses
 from agent.fleet.discovery.reach import reach
 from agent.fleet.node import node_stage
+from agent.fleet.node.examiner import Examiner
 from agent.fleet.node.hardware import condition, hardware
 from agent.fleet.node.node_packages import NodePackages
 from agent.fleet.node.node_settings import NodeSettings
 from agent.fleet.node.node_stage import NodeStage, Workplace
 from agent.fleet.node.node_status import Activity, NodeStatus
 from agent.fleet.node.node_tasks import NodeTasks
+from agent.fleet.node.sensors import LoadMeter
 from agent.fleet.trust.identity import NodeIdentity
 from agent.fleet.trust.members import code_of
 from pipeline.link import Peer, endpoint
@@ -129,6 +132,8 @@ class Node:
         cache = cache or paths.tuning_folder()
         self._place = Workplace(settings, packages, self._hardware.result, self._locate, cache)
         self._tasks = NodeTasks(self._place, self._keys, self._neighbour, self._show_measuring, self._set_rate)
+        self._examiner = Examiner(self._hardware.result)
+        self._load = LoadMeter()
         self._thread = threading.Thread(target=self._follow, name="node", daemon=True)
         self._thread.start()
 
@@ -215,7 +220,7 @@ class Node:
         )
 
     def _condition(self) -> Condition:
-        return condition(self._settings.memory, self._library.folder)
+        return condition(self._settings.memory, self._library.folder, self._load.look())
 
     def _hear(self, event: ClientEvent) -> None:
         is_known = isinstance(event, Waiting) and event.for_approval
@@ -247,6 +252,8 @@ class Node:
                 self._place.packages.pace.busy = busy
             case MeasureModel() | MeasureLinks():
                 self._tasks.add(order, self._tell)
+            case Examine(task=task):
+                self._examiner.examine(task, self._tell)
             case OpenStage():
                 self._open(order)
             case ToStageProcess(stage=name, message=message):
@@ -318,5 +325,7 @@ class Node:
             stages = tuple(stage.status for stage in self._stages.values())
             status = self.status.model_copy(update={**changes, "stages": stages})
             if status != self.status:
+                if (status.state, status.why) != (self.status.state, self.status.why):
+                    _log.info("%s%s", status.state, f": {status.why}" if status.why else "")
                 self.status = status
                 self._observe(status)

@@ -101,6 +101,7 @@ class NodeStage:
         except Exception as error:
             _log.exception("a defect of edge-agent, please report it: a stage has failed")
             end = error
+        _log.info("%s: ended: %s", self._title, end)
         self._ended.set()
         self._tell(TaskFailed.of(self.name, end))
         self._changed()
@@ -169,6 +170,8 @@ class NodeStage:
         self._tell(FromStageProcess(stage=self.name, message=message))
 
     def _show(self, **changes: object) -> None:
+        if "state" in changes:
+            _log.info("%s: %s", self._title, changes["state"])
         with self._status_lock:
             self.status = self.status.model_copy(update=changes)
         self._changed()

@@ -84,6 +84,7 @@ class NodeTasks:
             try:
                 tell(self._carry_out(task, tell))
             except EdgeAgentError as error:
+                _log.info("a measurement has failed: %s", error)
                 tell(TaskFailed.of(task.task, error))
             except Exception as error:
                 _log.exception("a defect of edge-agent, please report it: a measurement has failed")

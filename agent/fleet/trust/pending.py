@@ -19,6 +19,9 @@ MOST_AT_ADDRESS = 4
 EXPIRY_SECONDS = 600.0
 """A node that has not knocked for so long is no longer listed."""
 
+MOST_REFUSED = 64
+"""Of more nodes that were refused, the earliest are listed again if they still knock."""
+
 IDLE_SECONDS = 30.0
 """A node that has not knocked for so long gives its place to a newcomer; one that waits knocks every second or so."""
 
@@ -69,6 +72,8 @@ class Pending:
         self._members, self._clock = members, clock
         self._lock = threading.Lock()
         self._knocks: dict[str, _Knocks] = {}
+        self._refused: dict[str, _Knocks] = {}
+        """Not listed any more, and in nobody's way; the latest last."""
         self._names: Mapping[str, str] = {}
         self._log_lines = Allowance(_LOG_LINES, _LOG_LINES_PER_SECOND, clock)
 
@@ -90,15 +95,7 @@ class Pending:
             now = self._clock()
             self._expire(now)
             return tuple(
-                Waiting(
-                    key=key,
-                    code=knocks.code,
-                    name=self._name_of(key),
-                    address=knocks.address,
-                    waiting_seconds=now - knocks.first,
-                    idle_seconds=now - knocks.last,
-                    is_forgotten=self._members.is_forgotten(key),
-                )
+                self._described(key, knocks, now)
                 for key, knocks in sorted(self._knocks.items(), key=lambda item: item[1].first)
             )
 
@@ -107,13 +104,15 @@ class Pending:
         return [asdict(node) for node in self.waiting]
 
     def find(self, code: str) -> Waiting:
-        """The node with this code.
+        """The node with this code, of those that wait and those that were refused.
 
         Raises:
-            RequestError: none that waits has it, or several have.
+            RequestError: none has it, or several have.
         """
         waiting = self.waiting
-        found = [node for node in waiting if same_code(code, node.code)]
+        with self._lock:
+            refused = [self._described(key, knocks, self._clock()) for key, knocks in self._refused.items()]
+        found = [node for node in (*waiting, *refused) if same_code(code, node.code)]
         if len(found) != 1:
             listed = ", ".join(f"{node.code} ({node.name or 'a PC'} at {node.address})" for node in found or waiting)
             raise RequestError(
@@ -131,19 +130,49 @@ class Pending:
             ConfigurationError: the members cannot be stored.
         """
         node = self.find(code)
-        return self._members.add(node.key, node.name or "pc")
+        member = self._members.add(node.key, node.name or "pc")
+        with self._lock:
+            self._refused.pop(node.key, None)
+        return member
+
+    def refuse(self, code: str) -> Waiting:
+        """Do not list the node with this code any more, however often it knocks. It can still be approved.
+
+        This is remembered for as long as this program runs.
+
+        Raises:
+            RequestError: none has it, or several have.
+        """
+        node = self.find(code)
+        with self._lock:
+            if knocks := self._knocks.pop(node.key, None):
+                self._refused[node.key] = knocks
+            if len(self._refused) > MOST_REFUSED:
+                del self._refused[next(iter(self._refused))]
+        return node
 
     def knock(self, key: str, address: str) -> None:
         """Note that a node which is no member wants to come in."""
         with self._lock:
             now = self._clock()
-            if knocks := self._knocks.get(key):
+            if knocks := self._knocks.get(key) or self._refused.get(key):
                 knocks.address, knocks.last = address, now
             elif self._has_room(address, now):
                 code = code_of(self._members.fleet, key)
                 self._knocks[key] = _Knocks(code, address, first=now, last=now)
                 if self._log_lines.take():
                     _log.warning("an unknown node at %s waits; to let it in: edge-agent approve %s", address, code)
+
+    def _described(self, key: str, knocks: _Knocks, now: float) -> Waiting:
+        return Waiting(
+            key=key,
+            code=knocks.code,
+            name=self._name_of(key),
+            address=knocks.address,
+            waiting_seconds=now - knocks.first,
+            idle_seconds=now - knocks.last,
+            is_forgotten=self._members.is_forgotten(key),
+        )
 
     def _name_of(self, key: str) -> str | None:
         announced = self._names.get(key)
@@ -167,3 +196,5 @@ class Pending:
         for key, knocks in list(self._knocks.items()):
             if now - knocks.last >= EXPIRY_SECONDS or self._members.is_member(key):
                 del self._knocks[key]
+        for key in [key for key in self._refused if self._members.is_member(key)]:
+            del self._refused[key]

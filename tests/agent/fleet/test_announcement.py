@@ -39,6 +39,7 @@ announcements = st.builds(
     control=ports,
     door=ports,
     bulk=ports,
+    api=ports,
     addresses=st.lists(addresses.map(str), min_size=1, max_size=5, unique=True).map(tuple),
 )
 
@@ -75,6 +76,7 @@ def test_another_protocol_is_read_so_that_it_can_be_named() -> None:
         ("name", ""), ("name", "a\x1b[31m"), ("name", "a\nb"), ("name", "<b>"), ("name", "[red]"), ("name", "a b"),
         ("name", "x" * 64), ("name", "\u202edesk"),
         ("control", "0"), ("control", "65536"), ("control", "-1"), ("door", "ssh"), ("bulk", ""), ("bulk", "1e9"),
+        ("api", "0"), ("api", "http"),
         ("protocol", "x"), ("protocol", "-1"), ("protocol", "9" * 200), ("version", "1\x00"), ("version", "1" * 41),
         ("addresses", ""), ("addresses", "localhost"), ("addresses", "127.0.0.1"), ("addresses", "10.0.0.1,::1"),
         ("addresses", "224.0.0.1"), ("addresses", "0.0.0.0"), ("addresses", "fe80::1%eth0"), ("addresses", "10.0.0.1,"),

@@ -8,6 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import zeroconf
@@ -15,6 +16,7 @@ import zeroconf
 from agent.fleet.discovery import discovery
 from agent.fleet.discovery.announcement import SERVICE
 from agent.fleet.discovery.discovery import Announcement, Discovery
+from agent.fleet.discovery.heads import find_heads
 
 OPEN = discovery._open
 HERE = ("10.1.2.3", "fd00::3")
@@ -212,3 +214,10 @@ def test_a_pc_without_ipv6_still_has_ipv4(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(OSError, match="No interfaces"):
         OPEN()
     assert asked == [zeroconf.IPVersion.All, zeroconf.IPVersion.V4Only]
+
+
+def test_heads_are_found_with_the_address_of_their_api(tmp_path: Path) -> None:
+    head = announcement("a", fleet="f").model_copy(update={"role": "head", "api": 8114})
+    with start(head), start(announcement("b", fleet="f")):
+        (found,) = find_heads(3.0, tmp_path)
+    assert (found.fleet, found.urls) == ("f" * 40, ("http://10.1.2.3:8114", "http://[fd00::3]:8114"))

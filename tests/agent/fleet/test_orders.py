@@ -1,11 +1,20 @@
 from __future__ import annotations
 
+import json
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agent.fleet.control.messages import (
+    LONGEST_TEXT,
+    MOST_FINDINGS,
+    MOST_LOG_LINES,
     CloseStage,
+    Examine,
+    Examined,
+    Finding,
     FromStageProcess,
     LinkMeasure,
     LinksMeasured,
@@ -18,12 +27,13 @@ from agent.fleet.control.messages import (
     TaskProgress,
     ToNode,
     ToStageProcess,
+    from_node,
 )
 from agent.fleet.head.orders import Orders
 from agent.fleet.head.remote_stage import RemoteStage
 from pipeline.control import Bound, FromStage, Start, Stop
 from pipeline.stages import Stage, stop
-from shards.errors import StageError
+from shards.errors import StageError, WireError
 from shards.profile import CostProfile
 from shards.runtime import StageConfig
 
@@ -48,7 +58,7 @@ class Desk:
         )
         self.heard: list[FromStage | StageError] = []
 
-    def measure(self) -> tuple[str, object]:
+    def measure(self) -> tuple[str, Future[CostProfile]]:
         future = self.orders.measure_model(PC, MODEL, "openvino-paged", "fast", "CPU")
         message = self.told[-1][1]
         assert isinstance(message, MeasureModel)
@@ -157,3 +167,60 @@ def test_an_order_for_a_node_that_has_just_left_fails_at_once(desk: Desk) -> Non
         future.result(0)
     _, stage = desk.open()
     assert stage.wait(0) and "it has left" in str(desk.heard[-1])
+
+
+def examined(task: str) -> Examined:
+    finding = Finding(topic="memory", status="warning", what="little is free", next_step="Close programs.")
+    return Examined(task=task, checks=(finding,), log=("a line",))
+
+
+def test_a_node_is_examined(desk: Desk) -> None:
+    future = desk.orders.examine(PC)
+    node, message = desk.told[-1]
+    assert node == PC and isinstance(message, Examine)
+    desk.orders.hear(OTHER, examined(message.task))
+    assert not future.done()
+    desk.orders.hear(PC, examined(message.task))
+    assert future.result(0) == examined(message.task)
+
+
+def test_an_answer_to_another_question_is_none(desk: Desk) -> None:
+    future = desk.orders.examine(PC)
+    message = desk.told[-1][1]
+    assert isinstance(message, Examine)
+    desk.orders.hear(PC, ModelMeasured(task=message.task, profile=PROFILE))
+    desk.orders.hear(PC, LinksMeasured(task=message.task, links=()))
+    assert not future.done()
+    task, measured = desk.measure()
+    desk.orders.hear(PC, examined(task))
+    desk.orders.hear(PC, ModelMeasured(task=task, profile=PROFILE))
+    assert measured.result(0) == PROFILE
+
+
+def test_who_does_not_wait_any_more_gets_no_answer(desk: Desk) -> None:
+    future = desk.orders.examine(PC)
+    message = desk.told[-1][1]
+    assert isinstance(message, Examine)
+    assert future.cancel()
+    assert not desk.orders._tasks
+    desk.orders.hear(PC, examined(message.task))
+    desk.orders.lose(PC, "switched off")
+    assert future.cancelled()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"log": ["x" * (LONGEST_TEXT + 1)]},
+        {"log": ["x"] * (MOST_LOG_LINES + 1)},
+        {"checks": [{"topic": "a", "status": "ok", "what": "x"}] * (MOST_FINDINGS + 1)},
+        {"checks": [{"topic": "a", "status": "fine", "what": "x"}]},
+        {"checks": [{"topic": "a", "status": "ok", "what": "x" * (LONGEST_TEXT + 1)}]},
+        {"more": 1},
+    ],
+)
+def test_a_node_that_says_too_much_is_not_heard(wrong: dict[str, Any]) -> None:
+    said = {"kind": "examined", "task": "t", "checks": [], "log": []}
+    assert from_node(json.dumps(said).encode()) == Examined(task="t", checks=(), log=())
+    with pytest.raises(WireError):
+        from_node(json.dumps(said | wrong).encode())

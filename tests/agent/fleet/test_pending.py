@@ -190,3 +190,66 @@ def test_who_waits_is_described_as_json(pending: Pending) -> None:
     pending.check(key, "10.0.0.2")
     (described,) = json.loads(json.dumps(pending.describe()))
     assert (described["key"], described["address"]) == (key, "10.0.0.2")
+
+
+def test_who_was_refused_is_not_listed_however_often_it_knocks(pending: Pending, members: Members) -> None:
+    key, other = new_key(), new_key()
+    pending.name({key: "annas-pc"})
+    pending.check(key, "10.0.0.2")
+    pending.check(other, "10.0.0.3")
+    refused = pending.refuse(code_of(FLEET, key).lower())
+    assert (refused.key, refused.name, refused.address) == (key, "annas-pc", "10.0.0.2")
+    for _ in range(3):
+        assert not pending.check(key, "10.0.0.2")
+        assert keys_of(pending) == [other]
+    assert pending.refuse(code_of(FLEET, key)).key == key  # twice does no harm
+    assert not members.members
+
+
+def test_who_was_refused_can_be_approved_after_all(pending: Pending, members: Members) -> None:
+    key = new_key()
+    pending.check(key, "10.0.0.2")
+    pending.refuse(code_of(FLEET, key))
+    assert pending.approve(code_of(FLEET, key)).key == key
+    assert pending.check(key, "10.0.0.2")
+    members.forget(key)
+    pending.check(key, "10.0.0.2")
+    assert keys_of(pending) == [key]  # that it was refused once is forgotten
+
+
+def test_who_joined_by_a_token_was_refused_in_vain(pending: Pending, members: Members) -> None:
+    key = new_key()
+    pending.check(key, "10.0.0.2")
+    pending.refuse(code_of(FLEET, key))
+    members.add(key, "pc")
+    assert pending.waiting == ()
+    members.forget("pc")
+    pending.check(key, "10.0.0.2")
+    assert keys_of(pending) == [key]
+
+
+def test_who_was_refused_takes_nobodys_place(pending: Pending) -> None:
+    for _ in range(3 * MOST_AT_ADDRESS):
+        key = new_key()
+        pending.check(key, "10.0.0.2")
+        assert keys_of(pending) == [key]
+        pending.refuse(code_of(FLEET, key))
+
+
+def test_so_many_refused_are_remembered_and_no_more(pending: Pending, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending_module, "MOST_REFUSED", 3)
+    keys = [new_key() for _ in range(4)]
+    for key in keys:
+        pending.check(key, "10.0.0.2")
+        pending.refuse(code_of(FLEET, key))
+    for key in keys:
+        pending.check(key, "10.0.0.2")
+    assert keys_of(pending) == keys[:1]
+
+
+def test_nobody_is_refused_by_a_code_that_nobody_has(pending: Pending) -> None:
+    key = new_key()
+    pending.check(key, "10.0.0.2")
+    with pytest.raises(RequestError, match="AAAA-AAAA"):
+        pending.refuse("AAAA-AAAA")
+    assert keys_of(pending) == [key]

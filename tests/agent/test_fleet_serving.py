@@ -1,0 +1,192 @@
+"""A fleet of one over real HTTP: planned, looked into, and planned for other wishes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from agent import keys, paths
+from agent.fleet.head.fleet_model import FleetModel
+from agent.fleet.head.fleet_options import FleetOptions
+from agent.fleet.node.node_settings import NodeSettings
+from agent.serving import Serving
+from pipeline.planning.plan import Wish
+from pipeline.running import RunOptions
+from pipeline.stages import LOOPBACK
+from tui.client import state
+from tui.client.plan import NodeDetail, Preview
+
+PATIENCE = 120.0
+WISH = Wish(users=2, context=512, replicas=False)
+OPTIONS = FleetOptions(
+    wish=WISH,
+    port=0,
+    interface=LOOPBACK,
+    announced=False,
+    node=NodeSettings(name="desk", device="CPU", threads=1, memory=4 * 10**9),
+)
+
+
+class Fleet:
+    """A head that serves, and its keeper."""
+
+    def __init__(self, serving: Serving) -> None:
+        assert serving.fleet is not None
+        self.model = serving.fleet
+        headers = {"Authorization": f"Bearer {keys.own_key()[0]}"}
+        self.http = httpx.Client(base_url=serving.url, headers=headers, timeout=PATIENCE, trust_env=False)
+
+    def get(self, path: str, **query: Any) -> dict[str, Any]:
+        answer = self.http.get(path, params=query)
+        assert answer.status_code == 200, answer.text
+        told: dict[str, Any] = answer.json()
+        return told
+
+    def apply(self, **changes: Any) -> httpx.Response:
+        return self.http.post("/fleet/apply", json=changes)
+
+    def wait(self, reached: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        end = time.monotonic() + PATIENCE
+        while not reached(told := self.get("/fleet")):
+            assert time.monotonic() < end, told
+            time.sleep(0.05)
+        return told
+
+    def ask(self) -> str:
+        body = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
+        answer = self.http.post("/v1/chat/completions", json=body)
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["choices"][0]["message"]["content"])
+
+
+@pytest.fixture(scope="module")
+def works() -> list[dict[str, Any]]:
+    """What the node was seen doing until the model was there."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def fleet(
+    smollm2_package: Path, tmp_path_factory: pytest.TempPathFactory, works: list[dict[str, Any]]
+) -> Iterator[Fleet]:
+    folder = tmp_path_factory.mktemp("head")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paths, "config_folder", lambda: folder / "config")
+        patch.setattr(paths, "cache_folder", lambda: folder / "cache")
+        with Serving(smollm2_package, RunOptions(mode="exact"), fleet=OPTIONS, port=0) as serving:
+            fleet = Fleet(serving)
+            end = time.monotonic() + PATIENCE
+            while not fleet.model.ready.wait(0.01):
+                assert time.monotonic() < end, fleet.model.describe()
+                works += [node["work"] for node in fleet.model.describe()["nodes"] if node["work"]]
+            with fleet.http:
+                yield fleet
+
+
+def test_a_node_shows_what_it_does_before_it_serves(fleet: Fleet, works: list[dict[str, Any]]) -> None:
+    assert any(work["what"].startswith("measuring") for work in works)
+    assert any("(layers 0-29)" in work["what"] for work in works)
+    assert all(0 <= work["done"] <= work["total"] for work in works)
+    (node,) = fleet.get("/fleet")["nodes"]
+    assert node["work"] is None
+
+
+def test_memory_planned_is_that_of_the_chains_at_work(fleet: Fleet) -> None:
+    told = fleet.get("/fleet")
+    (node,) = told["nodes"]
+    (stage,) = told["plan"]["chains"][0]["stages"]
+    assert node["memory_planned"] == stage["memory"] > 100e6
+
+
+def test_the_plan_at_work_is_the_current_one(fleet: Fleet) -> None:
+    preview = fleet.get("/fleet/plan")
+    assert preview["is_current"] and preview["wish"] == fleet.get("/fleet")["wish"]
+    assert preview["current"] == pytest.approx(preview["plan"]["prediction"]["many_users"])
+    larger = fleet.get("/fleet/plan", users=6)
+    assert not larger["is_current"] and larger["wish"]["users"] == 6
+    assert 0 < larger["current"] < larger["plan"]["prediction"]["many_users"]  # the others of the six would wait
+    assert fleet.get("/fleet")["wish"] == preview["wish"]
+
+
+def test_a_wish_that_is_applied_is_planned_for(fleet: Fleet) -> None:
+    before = fleet.get("/fleet")
+    users = before["wish"]["users"] + 1
+    answer = fleet.apply(users=users)
+    assert (answer.status_code, answer.json()["wish"]["users"]) == (200, users)
+    (old,) = before["chains"]
+    told = fleet.wait(lambda told: [chain["id"] for chain in told["chains"]] != [old["id"]] and told["chains"])
+    assert told["wish"]["users"] == users
+    assert told["chains"][0]["stages"][0]["kv_tokens"] >= 512 * users > old["stages"][0]["kv_tokens"]
+    assert fleet.get("/fleet/plan")["is_current"]
+    assert "Paris" in fleet.ask()
+
+
+def test_a_smaller_wish_is_met_by_what_is_at_work(fleet: Fleet) -> None:
+    before = fleet.get("/fleet")
+    assert fleet.apply(users=1).status_code == 200
+    told = fleet.wait(lambda told: told["plan"]["prediction"]["users"] == 1)
+    assert [chain["id"] for chain in told["chains"]] == [chain["id"] for chain in before["chains"]]
+    assert told["nodes"][0]["memory_planned"] == before["nodes"][0]["memory_planned"]  # it goes on holding that
+
+
+def test_without_room_for_both_a_wish_waits_until_nobody_asks(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FleetModel, "_fits_beside", lambda *_: False)
+    before = fleet.get("/fleet")
+    body = {"prompt": "Once upon a time", "stream": True, "max_tokens": 450, "logit_bias": {"2": -100}}
+    with fleet.http.stream("POST", "/v1/completions", json=body) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        assert fleet.apply(users=5).status_code == 200
+        told = fleet.wait(lambda told: told["problem"])
+        assert "until nobody asks" in told["problem"]
+        assert [chain["id"] for chain in told["chains"]] == [chain["id"] for chain in before["chains"]]
+        next(lines)  # it goes on
+    told = fleet.wait(lambda told: told["chains"] and told["chains"][0]["id"] != before["chains"][0]["id"])
+    assert told["plan"]["prediction"]["users"] == 5
+    fleet.wait(lambda told: told["problem"] is None)
+    assert "Paris" in fleet.ask()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"users": 1024, "context": 100_000}, "of memory are missing"),
+        ({"stages": 2}, "2 stages need as many nodes, and 1 are there"),
+        ({"stages": 31}, "30 layers cannot be split into 31 stages"),
+    ],
+)
+def test_an_impossible_wish_changes_nothing(fleet: Fleet, changes: dict[str, int], words: str) -> None:
+    before = fleet.get("/fleet")
+    answer = fleet.apply(**changes)
+    assert answer.status_code == 400 and words in answer.json()["error"]["message"]
+    answer = fleet.http.get("/fleet/plan", params=changes)
+    assert answer.status_code == 400 and words in answer.json()["error"]["message"]
+    after = fleet.get("/fleet")
+    assert (after["wish"], after["plan"], after["problem"]) == (before["wish"], before["plan"], None)
+
+
+def test_what_is_told_is_what_the_screen_reads(fleet: Fleet) -> None:
+    told = state.Fleet.model_validate(fleet.get("/fleet"))
+    (node,) = told.nodes
+    assert told.fleet is not None and node.memory_planned > 100e6 and node.condition.load is not None
+    preview = Preview.model_validate(fleet.get("/fleet/plan"))
+    assert preview.is_current and preview.current and preview.nodes == {node.key: "desk"}
+    detail = NodeDetail.model_validate(fleet.get("/fleet/nodes/desk"))
+    assert detail.node == node.model_copy(update={"condition": detail.node.condition})
+    assert detail.milliseconds and detail.checks
+
+
+def test_a_node_in_detail(fleet: Fleet) -> None:
+    (node,) = fleet.get("/fleet")["nodes"]
+    by_name = fleet.get("/fleet/nodes/desk")
+    assert by_name["problem"] is None
+    assert {check["topic"] for check in by_name["checks"]} > {"versions", "devices", "memory"}
+    assert by_name["node"]["key"] == node["key"] and by_name["node"]["memory_planned"] == node["memory_planned"]
+    measured = by_name["milliseconds"]
+    assert len(measured["rows"]) == len(measured["layer"]) == len(measured["head"])
+    assert fleet.http.get("/fleet/nodes/attic").status_code == 404

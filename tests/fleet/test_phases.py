@@ -1,0 +1,59 @@
+"""PCs that are lost on their way into a fleet: whatever they were at, they come again and the model runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from lab_parts import Lab
+from lab_parts.agents import Agents, Sight
+
+SECONDS = 180.0
+
+PHASES = {"fetching": "fetching", "measuring": "measuring layers", "loading": "compiling"}
+"""What a node that fails is doing, as its work is called."""
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with Lab(2) as lab:
+        yield lab
+
+
+HOW = ("killed", "cut off", "suspended")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each phase and each way to go once; with --exhaustive, each phase in each way."""
+    every = [(phase, how) for phase in PHASES for how in HOW]
+    once = list(zip(PHASES, HOW, strict=True))
+    metafunc.parametrize(("phase", "how"), every if metafunc.config.getoption("exhaustive") else once)
+
+
+def test_a_pc_is_lost_on_its_way_in_and_comes_again(lab: Lab, smollm2_package: Path, phase: str, how: str) -> None:
+    agents = Agents(lab)
+    head = agents.serve(smollm2_package, "--mode", "exact", "--stages", "2", "--no-replicas")
+    token = agents.token()
+    lab.set_rate(1, "100mbit" if phase == "fetching" else "1gbit")
+
+    def at_work(sight: Sight) -> bool:
+        return sight.work.get("pc1", "").startswith(PHASES[phase])
+
+    node = agents.join(1, "--token-file", token)
+    agents.wait_until(f"pc1 is {phase}", at_work, SECONDS, [head, node])
+    if how == "killed":
+        node.kill()
+    elif how == "suspended":
+        node.suspend()
+    else:
+        lab.cut(1)
+    agents.wait_until("pc1 has left", lambda sight: sight.nodes == ["pc0"] and not sight.chains, SECONDS, [head])
+    if how == "killed":
+        node = agents.join(1)
+    elif how == "suspended":
+        node.resume()
+    else:
+        lab.heal(1)
+    agents.wait_until("the model runs", lambda sight: len(sight.chains) == 1, SECONDS, [head, node])
+    assert agents.ask("What is the capital of France?", 16)["text"]

@@ -1,0 +1,1 @@
+"""Questions that cover the screen until they are answered."""

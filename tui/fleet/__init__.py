@@ -1,0 +1,1 @@
+"""The fleet: its map, and what can be done with it."""
