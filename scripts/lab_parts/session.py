@@ -23,7 +23,7 @@ from tui.chat.store import ConversationStore
 PROGRAM = Path(sys.executable).with_name("edge-agent")
 URL = "http://127.0.0.1:8114"
 SIZE = (120, 36)
-QUESTION = "Write a Python function that adds two numbers, and explain it in a few words."
+QUESTION = "How do I reverse a string in Python?"
 OTHERS = ("Tell a story about a lighthouse.", "Tell a story about a mountain.", "Tell a story about a river.")
 _PATIENCE_SECONDS = 120.0
 
@@ -31,7 +31,7 @@ _PATIENCE_SECONDS = 120.0
 async def main(folder: Path) -> None:
     """Ask, then look at the fleet while others ask too."""
     data = Path.cwd() / "screen"
-    conversation = Conversation(title="Adding", settings=Settings(temperature=0.0, max_tokens=400), draft=QUESTION)
+    conversation = Conversation(title="Strings", settings=Settings(temperature=0.0, max_tokens=62), draft=QUESTION)
     store = ConversationStore(data / "conversations")
     await store.save(conversation)
     app = EdgeAgentApp(data, URL, key=own_key()[0])

@@ -13,7 +13,7 @@ import pytest
 from driving import ask, shown, until
 from still_head import NOON, SECONDS, StillClient, StillHead, StillWatch
 from textual.pilot import Pilot
-from textual.widgets import TextArea
+from textual.widgets import Input, TextArea
 
 import tui.app
 from agent.bench.screen.scene import Scene
@@ -152,6 +152,8 @@ async def _still(
     monkeypatch.setattr(answering, "monotonic", lambda: 0.0)
     app = EdgeAgentApp(folder, "http://127.0.0.1:8114")
     app.animation_level = "none"
+    monkeypatch.setattr(TextArea, "cursor_blink", False)
+    monkeypatch.setattr(Input, "cursor_blink", False)
     async with app.run_test(size=size) as pilot:
         state = "gone" if head.is_gone else "connected"
         await until(app, lambda text: state in text and "Synthetic" in text and isinstance(app.focused, TextArea))

@@ -142,7 +142,7 @@ class MapView(ScrollView, can_focus=True):
 
     def on_focus(self) -> None:
         """The keys need a node to begin with."""
-        self._arrange(self.chosen)
+        self.call_later(lambda: self._arrange(self.chosen))  # once it has the focus
 
     def on_click(self, event: events.Click) -> None:
         """Choose a node; a second click opens it."""
