@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from ipaddress import ip_address
 from typing import Any, Self
 
 import httpx
 
-from shards.errors import EdgeAgentError, RequestError, StageError
+from agent.address import DEFAULT_URL
+from shards.errors import ConfigurationError, EdgeAgentError, RequestError, StageError
+from tui.client.address import complete, is_here
 
 _JSON = {"Content-Type": "application/json"}
 _CONNECT_SECONDS = 5
@@ -31,12 +32,15 @@ class Client:
     """Talks to a head over HTTP; a context manager.
 
     Args:
-        url: Where it listens, e.g. http://127.0.0.1:8114.
+        url: Where it listens, e.g. http://127.0.0.1:8114, 127.0.0.1, or pc-2:8114.
         key: Its API key, if it wants one.
+
+    Raises:
+        ConfigurationError: this is no address.
     """
 
     def __init__(self, url: str, key: str | None = None) -> None:
-        self._url = url.rstrip("/")
+        self._url = complete(url, DEFAULT_URL)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         # no limit on reading: a prompt may take minutes, and the server says so when something fails
         timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS)
@@ -49,7 +53,7 @@ class Client:
             response = self._http.get(path)
             self._raise_for_error(response)
             return response.json()
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        except (httpx.HTTPError, ValueError) as error:
             raise self._unreachable(error) from error
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
@@ -58,7 +62,7 @@ class Client:
             response = self._http.post(path, content=json.dumps(body), headers=_JSON)
             self._raise_for_error(response)
             return response.json()
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        except (httpx.HTTPError, ValueError) as error:
             raise self._unreachable(error) from error
 
     def stream_chat(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -81,7 +85,7 @@ class Client:
                         if "error" in chunk:
                             raise StageError(chunk["error"]["message"], where=self._url)
                         yield chunk
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        except (httpx.HTTPError, ValueError) as error:
             raise self._unreachable(error) from error
         raise ServerError("the answer broke off before its end", where=self._url, hint="Is the server still running?")
 
@@ -110,8 +114,6 @@ class Client:
     def _unreachable(self, error: Exception) -> ServerError:
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
             return NoServerError("no server answers", where=self._url, hint=_HINT)
-        if isinstance(error, httpx.InvalidURL | httpx.UnsupportedProtocol):
-            return ServerError(f"this is not an address of a server ({error})", where=self._url)
         return ServerError(f"the server's answer broke off ({error or type(error).__name__})", where=self._url)
 
 
@@ -128,7 +130,6 @@ def _lines(pieces: Iterable[str]) -> Iterator[str]:
 def is_loopback_url(url: str) -> bool:
     """Whether a URL leads to this PC itself, so that a key sent there does not leave it."""
     try:
-        host = httpx.URL(url).host
-        return host == "localhost" or ip_address(host).is_loopback
-    except (httpx.InvalidURL, ValueError):
+        return is_here(complete(url, DEFAULT_URL))
+    except ConfigurationError:
         return False

@@ -24,6 +24,8 @@ ROWS = (1, 2, 4, 8, 16, 64)
 _ROUNDS = 5
 _MOST_USUAL_ROWS = 16
 _SEVERAL = 4
+_LEAST_PART = 0.1
+"""What a layer takes at least, of its share of a step through several: the rest of a step is not so much."""
 
 
 class CostProfile(BaseModel):
@@ -117,7 +119,7 @@ def measure(
     progress(what, total, total)
     opening, one, more, tail = (tuple(times) for times in zip(*by_rows, strict=True))
     several = spans[2][1] - spans[2][0]
-    layer = tuple(max(0.0, (b - a) / (several - 1)) for a, b in zip(one, more, strict=True))
+    layer = tuple(_layer_time(a, b, several) for a, b in zip(one, more, strict=True))
     return CostProfile(
         device=config.device,
         engine=config.engine,
@@ -128,6 +130,16 @@ def measure(
         layer=layer,
         head=_beyond(tail, one),
     )
+
+
+def _layer_time(one: float, more: float, several: int) -> float:
+    """Of a layer, from a step through one and a step through several.
+
+    Where other load swallows the difference, a share of the longer step, which is too much rather than nothing.
+    """
+    share = more / several
+    added = (more - one) / (several - 1)
+    return added if added >= _LEAST_PART * share else share
 
 
 def measured_stages(depth: int, *, where: str) -> tuple[tuple[int, int], ...]:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 
+_bars: Console | None = None
+"""What the bars are drawn on, while there are some."""
+
+
 def never_fail_to_encode() -> None:
     """Print ? for what the terminal, or on Windows a file, has no code for: better than not to print."""
     for stream in (sys.stdout, sys.stderr):
@@ -34,9 +38,11 @@ def console() -> Console:
 
 
 def notes() -> Console:
-    """For what is not the result: progress, hints, errors."""
+    """For what is not the result: progress, hints, errors; above the bars where there are some."""
     from rich.console import Console
 
+    if _bars is not None:
+        return _bars
     return Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
 
 
@@ -94,8 +100,13 @@ def progress_bars(*, quiet: bool = False) -> Iterator[Progress]:
         console=notes(),
         transient=True,
     )
-    with shown:
-        yield _Bars(shown)
+    global _bars
+    _bars = shown.console
+    try:
+        with shown:
+            yield _Bars(shown)
+    finally:
+        _bars = None
 
 
 class _Bars:

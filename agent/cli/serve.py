@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _FLEET, _ALONE = "On a fleet", "On this PC alone"
 _LOOK_SECONDS = 0.5
+_EVERYWHERE = ("0.0.0.0", "::")
 
 
 def serve(
@@ -135,7 +136,7 @@ def serve(
             where = {"url": serving.url, "model": name, "key_file": key_file and str(key_file)}
             output.print_json(where | ({"fleet": serving.fleet.describe()["fleet"]} if serving.fleet else {}))
         else:
-            _welcome(serving.url, name, key_file, is_fleet=serving.fleet is not None)
+            _welcome(serving.url, name, key_file, is_fleet=serving.fleet is not None, is_open=host in _EVERYWHERE)
         if serving.fleet is None or as_json:
             serving.wait()
         else:
@@ -190,14 +191,17 @@ class _Watch:
                 )
 
 
-def _welcome(url: str, model: str, key_file: Path | None, *, is_fleet: bool) -> None:
+def _welcome(url: str, model: str, key_file: Path | None, *, is_fleet: bool, is_open: bool) -> None:
     """Where it listens, and how to try it."""
     from rich.markup import escape
 
-    ask = 'edge-agent ask "What is the capital of France?"'
+    from agent.fleet.discovery.interfaces import own_addresses
+
+    ask, chat = 'edge-agent ask "What is the capital of France?"', "edge-agent chat"
     curl = f"curl {url}/v1/chat/completions -H 'Content-Type: application/json'"
     if url != DEFAULT_URL:
         ask += f" --url {url}"
+        chat += f" --url {url}"
     if key_file is not None:
         ask += f" --api-key-file {key_file}"
         curl += f""" -H "Authorization: Bearer $(cat '{key_file}')\""""
@@ -205,12 +209,19 @@ def _welcome(url: str, model: str, key_file: Path | None, *, is_fleet: bool) -> 
     lines = [
         f"[bold]{escape(model)}[/] is served at [bold]{escape(url)}/v1[/] (OpenAI API)",
         "",
+        f"[dim]chat[/]   {chat}    (on a screen of its own, with the fleet beside it)",
         f"[dim]ask[/]    {escape(ask)}",
         f"[dim]curl[/]   {escape(curl)}",
         f"[dim]look[/]   {url}/fleet  {url}/metrics  {url}/healthz",
     ]
     if key_file is not None:
         lines.append(f"[dim]key[/]    in {escape(str(key_file))}; clients send it as a bearer token")
+    if is_open and (addresses := own_addresses()):
+        host = f"[{addresses[0]}]" if ":" in addresses[0] else addresses[0]
+        there = f"http://{host}:{url.rpartition(':')[2]}"
+        lines.append(
+            f"[dim]others[/] reach it at {escape(there)}: edge-agent chat --url {escape(there)} --api-key-file FILE"
+        )
     if is_fleet:
         lines.append("[dim]join[/]   on another PC: edge-agent join    (its token: edge-agent token)")
     lines += ["", "[dim]Ctrl-C ends it.[/]"]

@@ -11,7 +11,7 @@ from zoo import LAYERS
 from shards import manifest as manifests
 from shards.balance import balance
 from shards.errors import ConfigurationError
-from shards.profile import CostProfile, measure
+from shards.profile import CostProfile, _layer_time, measure
 from shards.runtime import StageConfig
 
 
@@ -73,3 +73,10 @@ def test_a_model_too_small_to_be_measured_is_refused(tiny_package: Path, tmp_pat
     (package / manifests.MANIFEST).write_text(json.dumps(raw), "utf-8")
     with pytest.raises(ConfigurationError, match="a model of 3 layers is too small to be measured"):
         measure(StageConfig(package=package, first_layer=0, end_layer=1))
+
+
+@pytest.mark.parametrize(
+    ("one", "more", "layer"), [(1.0, 2.5, 0.5), (1.0, 1.9, 0.3), (2.0, 1.9, 0.475), (1.9, 1.9, 0.475)]
+)
+def test_a_layer_takes_some_time_whatever_else_was_running(one: float, more: float, layer: float) -> None:
+    assert _layer_time(one, more, 4) == pytest.approx(layer)
