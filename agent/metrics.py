@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -52,11 +53,25 @@ class Metrics:
         return generate_latest(self._registry)
 
 
+_COUNTERS = {
+    "steps": "Steps sent",
+    "rows": "Rows of all steps",
+    "preemptions": "Sequences put back for want of room",
+    "dropped_frames": "Frames that were not what they should be",
+}
+"""Of chains."""
+
+
 class _HeadCollector(Collector):
     """The scheduler's gauges and counters, and where the time of a step goes."""
 
     def __init__(self, snapshots: Callable[[], Sequence[HeadSnapshot]]) -> None:
         self._snapshots = snapshots
+        self._counts: dict[int, Mapping[str, int]] = {}
+        """Of the chains that were there last, by number."""
+        self._ended: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
+        """Of those that are not any more: what is counted must never become less."""
+        self._lock = threading.Lock()
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: the head need not be asked when this is registered."""
@@ -81,14 +96,9 @@ class _HeadCollector(Collector):
         for state in ("total", "used", "kept"):
             cache.add_metric([state], total(f"kv_{state}"))
         yield cache
-        yield CounterMetricFamily("edge_agent_steps", "Steps sent", total("steps"))
-        yield CounterMetricFamily("edge_agent_rows", "Rows of all steps", total("rows"))
-        yield CounterMetricFamily("edge_agent_preemptions", "Sequences put back for want of room", total("preemptions"))
-        yield CounterMetricFamily(
-            "edge_agent_dropped_frames",
-            "Frames that were not what they should be",
-            sum(snapshot.dropped for snapshot in snapshots),
-        )
+        counts = self._count(snapshots)
+        for field, what in _COUNTERS.items():
+            yield CounterMetricFamily(f"edge_agent_{field}", what, counts[field])
         times = GaugeMetricFamily(
             "edge_agent_step_seconds", "Median of a step's time by chain and part", labels=["chain", "part"]
         )
@@ -105,3 +115,25 @@ class _HeadCollector(Collector):
                 use.add_metric([str(chain), str(number)], part_of_time)
         yield times
         yield use
+
+    def _count(self, snapshots: Sequence[HeadSnapshot]) -> dict[str, int]:
+        """The counters of all chains there have been."""
+        with self._lock:
+            before, self._counts = self._counts, {each.times.chain: _counts(each) for each in snapshots}
+            for chain in before.keys() - self._counts.keys():
+                for field in _COUNTERS:
+                    self._ended[field] += before[chain][field]
+            return {
+                field: self._ended[field] + sum(counts[field] for counts in self._counts.values())
+                for field in _COUNTERS
+            }
+
+
+def _counts(snapshot: HeadSnapshot) -> dict[str, int]:
+    scheduler = snapshot.scheduler
+    return {
+        "steps": scheduler.steps,
+        "rows": scheduler.rows,
+        "preemptions": scheduler.preemptions,
+        "dropped_frames": snapshot.dropped,
+    }

@@ -39,7 +39,7 @@ def create_app(
         fleet_key: The key that looking after the fleet takes.
         max_body: Largest body in bytes.
     """
-    metrics = Metrics(lambda: [copy.head.snapshot() for copy in model.copies])
+    metrics = Metrics(lambda: [copy.head.snapshot() for copy in (*model.copies, *model.retiring)])
     service = TextService(model.head, frozenset(model.manifest.facts.stop_tokens), metrics)
     app = FastAPI(title="edge-agent", docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.service = service

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from agent.api.timings import Timings
     from agent.served import Served
 
+_LONGEST_CLIENT = 256
+"""Characters of what a request says of whose it is; all who look at the fleet are told."""
+
 _CLOSED = 499
 """A client's own word for having left before the answer; nobody reads it."""
 
@@ -78,7 +81,8 @@ class Completions:
             for prompt in prompts
             for choice in range(body.n or 1)
         ]
-        return await self._service.start(wanted, body.user or (request.client.host if request.client else ""))
+        client = body.user or (request.client.host if request.client else "")
+        return await self._service.start(wanted, client[:_LONGEST_CLIENT])
 
     def _reply(self, body: ChatRequest | CompletionRequest) -> dict[str, Any]:
         return {

@@ -67,6 +67,8 @@ class FleetApi:
 
     def __init__(self, fleet: FleetControl, key: str) -> None:
         self._fleet = fleet
+        self._planning = asyncio.Semaphore()
+        """A plan takes up to a second or so, and there are few threads: /healthz must not wait for one behind plans."""
         self.router = APIRouter(dependencies=[Depends(owner_only(key))])
         self.router.post("/fleet/approve", response_model=None)(self.approve)
         self.router.post("/fleet/refuse", response_model=None)(self.refuse)
@@ -95,11 +97,13 @@ class FleetApi:
 
     async def plan(self, changes: Annotated[WishChanges, Query()]) -> dict[str, Any]:
         """What would be planned now, and what the chains at work give."""
-        return await asyncio.to_thread(self._fleet.plan, changes.given())
+        async with self._planning:
+            return await asyncio.to_thread(self._fleet.plan, changes.given())
 
     async def apply(self, body: WishChanges) -> dict[str, Any]:
         """Plan for this from now on."""
-        return {"wish": await asyncio.to_thread(self._fleet.apply, body.given())}
+        async with self._planning:
+            return {"wish": await asyncio.to_thread(self._fleet.apply, body.given())}
 
     async def node(self, name: str) -> dict[str, Any]:
         """All there is to know of a node; what it cannot be asked is left empty, with the reason."""

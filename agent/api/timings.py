@@ -35,7 +35,7 @@ class Timings:
 
     def _names(self, chain: int | None, stages: int) -> list[str]:
         """Of the nodes of a chain; its stages' numbers without a fleet, and where the chain is gone."""
-        for copy in self._model.copies:
+        for copy in (*self._model.copies, *self._model.retiring):
             if self._fleet is not None and copy.chain.limits.epoch == chain:
                 return [self._fleet.name_of(stage.host) for stage in copy.chain.stages]
         return [f"stage {number}" for number in range(1, stages + 1)]

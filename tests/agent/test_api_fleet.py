@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote
 
@@ -218,3 +219,23 @@ def test_without_a_fleet_each_address_says_so(start_api: StartApi) -> None:
     for method, path in (("GET", "plan"), ("POST", "apply"), ("POST", "refuse"), ("GET", "nodes/pc-2")):
         answer = api.http.request(method, f"/fleet/{path}", json={})
         assert answer.status_code == 404 and "--local-stages" in answer.json()["error"]["message"]
+
+
+def test_many_plans_at_once_do_not_hold_up_the_others(api: Api, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    under_way, most = threading.Semaphore(0), threading.Event()
+
+    def plan(_: dict[str, Any]) -> dict[str, Any]:
+        under_way.release()
+        assert most.wait(30)
+        return {"plan": {}}
+
+    monkeypatch.setattr(fleet, "plan", plan)
+    with ThreadPoolExecutor(40) as pool:
+        asked = [pool.submit(api.http.get, "/fleet/plan", headers=HEADERS) for _ in range(40)]
+        assert under_way.acquire(timeout=30)
+        try:
+            assert api.http.get("/healthz").status_code == 200
+            assert not under_way.acquire(blocking=False)  # one after the other
+        finally:
+            most.set()
+        assert all(answer.result().status_code == 200 for answer in asked)

@@ -11,10 +11,13 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
-from fake_head import CHAIN, HIDDEN_SIZE, RECEIVED, Api, StartApi, saying
+from fake_head import CHAIN, HIDDEN_SIZE, RECEIVED, Api, StartApi, fake_chain, saying
 
+from agent.answer_times import AnswerTimes
+from agent.api.timings import Timings
 from agent.metrics import Metrics
 from agent.service import CancelledByOwnerError, TextService, Wanted
+from pipeline.averages import StepLog
 from pipeline.detokenizer import Detokenizer
 from pipeline.messages import Sampling, StageTiming
 from pipeline.replicas import Replicas
@@ -189,3 +192,20 @@ def test_timings_of_a_chain_that_is_gone_name_its_stages(start_api: StartApi, to
     api.head.log = type(api.head.log)(CHAIN + 1)
     api.head.log.add_step(time.perf_counter(), 0.25, (StageTiming(1, 2, 3),))
     assert api.chat().json()["timings"]["stages"][0]["node"] == "stage 1"
+
+
+def test_an_answer_of_a_chain_that_ends_with_it_names_its_nodes() -> None:
+    steps = StepLog(CHAIN)
+    steps.add_step(1.0, 0.25, (StageTiming(1, 2, 3),))
+    times = AnswerTimes(0.0)
+    times.end(1.0, steps.last(1.0))
+    retiring = (SimpleNamespace(chain=fake_chain(("key a",))),)
+    model, fleet = SimpleNamespace(copies=(), retiring=retiring), SimpleNamespace(name_of={"key a": "pc-1"}.get)
+    (stage,) = Timings(model, fleet).told(times)["stages"]  # type: ignore[arg-type]
+    assert stage["node"] == "pc-1"
+
+
+def test_what_a_request_calls_its_user_is_cut(api: Api) -> None:
+    with streaming(api, user="u" * 10**6):
+        (request,) = api.head.requests
+        assert request.client == "u" * 256

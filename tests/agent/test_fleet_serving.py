@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from agent import keys, paths
+from agent.fleet.head import at_work, fleet_model, node_record
 from agent.fleet.head.fleet_model import FleetModel
 from agent.fleet.head.fleet_options import FleetOptions
 from agent.fleet.node.node_settings import NodeSettings
+from agent.fleet.node.node_stage import NodeStage
 from agent.serving import Serving
+from pipeline.messages import RequestEvent
 from pipeline.planning.plan import Wish
 from pipeline.running import RunOptions
 from pipeline.stages import LOOPBACK
+from shards.errors import EdgeAgentError, StageError
 from tui.client import state
 from tui.client.plan import NodeDetail, Preview
 
@@ -103,10 +109,14 @@ def test_memory_planned_is_that_of_the_chains_at_work(fleet: Fleet) -> None:
     assert node["memory_planned"] == stage["memory"] > 100e6
 
 
-def test_the_plan_at_work_is_the_current_one(fleet: Fleet) -> None:
+def test_the_plan_at_work_is_the_current_one(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     preview = fleet.get("/fleet/plan")
     assert preview["is_current"] and preview["wish"] == fleet.get("/fleet")["wish"]
     assert preview["current"] == pytest.approx(preview["plan"]["prediction"]["many_users"])
+    (record,) = fleet.model._fleet.nodes()
+    assert record.costs is not None
+    flat = dict.fromkeys(("fixed", "embed", "layer", "head"), (1.0,) * len(record.costs.rows))
+    monkeypatch.setattr(record, "costs", record.costs.model_copy(update=flat))  # more rows cost no more, for certain
     larger = fleet.get("/fleet/plan", users=6)
     assert not larger["is_current"] and larger["wish"]["users"] == 6
     assert 0 < larger["current"] < larger["plan"]["prediction"]["many_users"]  # the others of the six would wait
@@ -150,6 +160,123 @@ def test_without_room_for_both_a_wish_waits_until_nobody_asks(fleet: Fleet, monk
     assert told["plan"]["prediction"]["users"] == 5
     fleet.wait(lambda told: told["problem"] is None)
     assert "Paris" in fleet.ask()
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+def test_a_wish_whose_stages_cannot_be_loaded_is_taken_back(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, has_room: bool
+) -> None:
+    monkeypatch.setattr(FleetModel, "_fits_beside", lambda *_: has_room)
+    before = fleet.get("/fleet")
+    fetch, failures = NodeStage._fetch, ["the process was killed"]
+
+    def fail_once(stage: NodeStage) -> Any:
+        if failures:
+            raise StageError(failures.pop())
+        return fetch(stage)
+
+    monkeypatch.setattr(NodeStage, "_fetch", fail_once)
+    assert fleet.apply(users=7).status_code == 200
+    told = fleet.wait(lambda told: not failures and told["wish"] == before["wish"])
+    what = told["events"][-1]["what"]
+    assert what.startswith("7 users") and "that did not work" in what and "process was killed" in what
+    told = fleet.wait(lambda told: told["chains"] and told["problem"] is None)
+    assert told["nodes"][0]["problem"] is None  # it was the wish's fault
+    ids = [[chain["id"] for chain in each["chains"]] for each in (told, before)]
+    assert (ids[0] == ids[1]) is has_room
+    assert "Paris" in fleet.ask()
+
+
+def kill_stage() -> None:
+    (process,) = [child for child in psutil.Process().children() if "pipeline.stage_process" in child.cmdline()]
+    process.kill()
+
+
+def test_a_chain_that_ends_is_replaced_at_once(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_model, "_LOOK_SECONDS", 1e6)  # only what is told counts
+    fleet.model._changed.set()
+    fleet.wait(lambda _: not fleet.model._changed.is_set())
+    (copy,) = fleet.model.copies
+    fail = copy.head._fail
+
+    def fail_slowly(error: EdgeAgentError) -> Iterable[RequestEvent]:
+        time.sleep(0.3)  # a head with other things to do
+        return fail(error)
+
+    monkeypatch.setattr(copy.head, "_fail", fail_slowly)
+    kill_stage()
+    fleet.wait(lambda told: fleet.model.copies and copy not in fleet.model.copies)
+    assert "Paris" in fleet.ask()
+    monkeypatch.undo()
+    fleet.model._changed.set()  # the long look is over
+
+
+def test_what_works_is_not_given_up_for_a_node_that_has_failed(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_record, "_FIRST_PAUSE", 1.0)
+    before = fleet.get("/fleet")
+    (record,) = fleet.model._fleet.nodes()
+    with monkeypatch.context() as patch:  # another plan would be better, and there is no room to try it
+        patch.setattr(FleetModel, "_fits_beside", lambda *_: False)
+        patch.setattr(at_work, "kept", lambda *_: {})
+        patch.setattr(fleet.model._opener, "rate", lambda *_: 1e-3)
+        record.failures = 1
+        fleet.model._changed.set()
+        told = fleet.wait(lambda told: told["nodes"][0]["problem"])
+    assert "there is no room to try it beside what is at work" in told["nodes"][0]["problem"]
+    fleet.model._changed.set()
+    after = fleet.wait(lambda told: told["nodes"][0]["problem"] is None and told["problem"] is None)
+    assert [chain["id"] for chain in after["chains"]] == [chain["id"] for chain in before["chains"]]
+    record.failures = 0
+
+
+def test_a_node_whose_stage_was_killed_is_tried_again(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_record, "_FIRST_PAUSE", 2.0)
+    monkeypatch.setattr(fleet_model, "_LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(fleet_model, "_RETRY_SECONDS", 0.2)
+    before = fleet.get("/fleet")
+    failing, fetch = threading.Event(), NodeStage._fetch
+    failing.set()
+
+    def fail(stage: NodeStage) -> Any:
+        if failing.is_set():
+            raise StageError("the peer was lost")
+        return fetch(stage)
+
+    monkeypatch.setattr(NodeStage, "_fetch", fail)
+    kill_stage()
+    told = fleet.wait(lambda told: told["nodes"][0]["problem"])
+    assert "the peer was lost (tried again in" in told["nodes"][0]["problem"]
+    assert fleet.wait(lambda told: told["problem"])["left_out"] == {}
+    failing.clear()
+    told = fleet.wait(lambda told: told["chains"] and told["problem"] is None)
+    assert told["chains"][0]["id"] != before["chains"][0]["id"] and told["nodes"][0]["problem"] is None
+    assert "Paris" in fleet.ask()
+
+
+def test_a_node_that_is_measured_again_goes_on_serving(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = fleet.get("/fleet")
+    (node,) = before["nodes"]
+    asked: list[Any] = []
+    measure = fleet.model._fleet.orders.measure_model
+
+    def slowly(*given: Any, **options: Any) -> Any:
+        asked.append(options["again"])
+        assert fleet.get("/fleet/plan")["is_current"]  # what was found before counts until then
+        return measure(*given, **options)
+
+    monkeypatch.setattr(fleet.model._fleet.orders, "measure_model", slowly)
+    fleet.model._survey.discard(node["key"])
+    fleet.model._changed.set()
+    fleet.wait(lambda told: asked and not fleet.model._survey._again)
+    after = fleet.get("/fleet")
+    assert asked == [True] and after["problem"] is None
+    assert [chain["id"] for chain in after["chains"]] == [chain["id"] for chain in before["chains"]]
+
+
+def test_of_nodes_that_have_left_nothing_is_told(fleet: Fleet) -> None:
+    (node,) = fleet.get("/fleet")["nodes"]
+    fleet.model._left_out = {"g" * 40: "it would slow the fleet down", node["key"]: "it is not needed"}
+    assert fleet.get("/fleet")["left_out"] == {node["key"]: "it is not needed"}
 
 
 @pytest.mark.parametrize(

@@ -298,7 +298,8 @@ class TaskFailed(_Message):
 
     def error(self, node: str) -> StageError:
         """The error on the head, which names the node."""
-        return StageError(self.what, where=f"{node}: {self.where}" if self.where else node, hint=self.hint)
+        where = f"{node}: {self.where[:LONGEST_TEXT]}" if self.where else node
+        return StageError(self.what[:LONGEST_TEXT], where=where, hint=self.hint and self.hint[:LONGEST_TEXT])
 
 
 ToNode = (

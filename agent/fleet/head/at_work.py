@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from time import monotonic
 
+from agent.fleet.head.drift import DriftWatch, Look
 from pipeline.head import Head
 from pipeline.planning.plan import ChainPlan, Plan
 from pipeline.running import Copy
@@ -22,6 +24,13 @@ class Running:
         """The same copy under another plan with its stages; what memory it has taken, it keeps."""
         held = {"stages": self.plan.stages, "kv_tokens": self.plan.kv_tokens}
         return Running(self.copy, plan.model_copy(update=held))
+
+    def look(self) -> Look | None:
+        """How it does; None before its first step."""
+        snapshot = self.copy.head.snapshot()
+        stages, scheduler = snapshot.times.stages, snapshot.scheduler
+        compute_ms = tuple(stage.compute / 1e3 for stage in stages)
+        return Look(scheduler.steps, scheduler.rows, compute_ms) if stages else None
 
 
 def shares(running: Iterable[Running]) -> list[tuple[Head, float]]:
@@ -48,6 +57,26 @@ def memory(plans: Iterable[ChainPlan]) -> dict[str, int]:
         for stage in chain.stages:
             taken[stage.node] = taken.get(stage.node, 0) + stage.memory
     return taken
+
+
+def fits(plans: Iterable[ChainPlan], allowed: Mapping[str, int]) -> bool:
+    """Whether there is room for all these chains at the same time, each node allowing so many bytes."""
+    return all(taken <= allowed.get(node, 0) for node, taken in memory(plans).items())
+
+
+def drifted(
+    watch: DriftWatch,
+    running: Sequence[Running],
+    predict: Callable[[ChainPlan], Callable[[int], Sequence[float]] | None],
+) -> list[str]:
+    """The nodes that are not any more what their chains' predictions say."""
+    nodes: list[str] = []
+    for one in running:
+        seen, times = one.look(), predict(one.plan)
+        if seen is not None and times is not None:
+            nodes += watch.look(one.copy, [stage.node for stage in one.plan.stages], seen, times, monotonic())
+    watch.forget([one.copy for one in running])
+    return nodes
 
 
 def left_out(plan: Plan, running: Iterable[Running], rate: float | None = None) -> dict[str, str]:

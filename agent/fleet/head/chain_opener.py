@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 
+from agent.fleet.head.at_work import in_parallel
 from agent.fleet.head.fleet_head import FleetHead
 from agent.fleet.head.node_record import NodeRecord, Work
 from agent.fleet.head.survey import Survey
@@ -52,10 +54,13 @@ class ChainOpener:
         self._fleet, self._survey = fleet, survey
         self._epochs = count(1)
 
-    def open(self, plan: ChainPlan, progress: Progress) -> Copy:
+    def open(self, plan: ChainPlan, progress: Progress, *, blame: bool = True) -> Copy:
         """Have the nodes load their stages, connect them, and answer something so that they are warm.
 
-        A node whose stage does not load is marked: it is not planned with until it joins again.
+        Args:
+            plan: What to open.
+            progress: Told how it goes.
+            blame: A node whose stage does not load is left out.
 
         Raises:
             StageError: a stage could not load, or a node is gone; the other stages have been ended.
@@ -79,7 +84,7 @@ class ChainOpener:
             for stage in plan.stages
         ]
         try:
-            table, way_ms = pacing_table(plan, self._size, self._survey.offers(), self._survey.links())
+            table, way_ms = pacing_table(plan, self._size, self._survey.known(), self._survey.links())
         except KeyError:
             raise StageError("a node has just left, or come again", where=self._manifest.facts.name) from None
         chain = Chain.start(
@@ -88,7 +93,7 @@ class ChainOpener:
             max_sequences=options.max_sequences,
             epoch=next(self._epochs),
             hidden="f16" if len(plan.stages) > 1 and options.mode == "fast" else "f32",
-            start_stage=self._starter(plan, records),
+            start_stage=self._starter(plan, records, blame=blame),
             interface=self._interface,
             head_host=HEAD,
             locate=self._fleet.locate,
@@ -105,7 +110,7 @@ class ChainOpener:
     def stage_times(self, plan: ChainPlan) -> Callable[[int], Sequence[float]] | None:
         """Predicted milliseconds of each stage of a chain for a number of rows; None if a node is not known."""
         with suppress(KeyError):
-            return stage_times(plan, self._size, self._survey.offers(), self._survey.links())
+            return stage_times(plan, self._size, self._survey.known(), self._survey.links())
         return None
 
     def rate(self, plans: Sequence[ChainPlan], wish: Wish | None = None) -> float | None:
@@ -115,13 +120,28 @@ class ChainOpener:
             plans: Of the chains.
             wish: Another one than they were planned for; its users are dealt to them as they would come.
         """
-        offers, links = self._survey.offers(), self._survey.links()
+        offers, links = self._survey.known(), self._survey.links()
         with suppress(KeyError):
             dealt = plans if wish is None else deal_users(plans, wish)
             return sum(chain_rate(plan, self._size, offers, links) for plan in dealt)
         return None
 
-    def _starter(self, plan: ChainPlan, records: dict[str, NodeRecord]) -> Callable[[int, str, Start, Heard], Stage]:
+    def open_all(self, plans: Sequence[ChainPlan], progress: Progress, *, blame: bool) -> dict[ChainPlan, Copy]:
+        """Open several at once, all or none; see `open`."""
+        opened: dict[ChainPlan, Copy] = {}
+
+        def open_one(plan: ChainPlan) -> None:
+            opened[plan] = self.open(plan, progress, blame=blame)
+
+        errors = in_parallel([partial(open_one, plan) for plan in plans])
+        if errors:
+            in_parallel([copy.close for copy in opened.values()])
+            raise errors[0]
+        return opened
+
+    def _starter(
+        self, plan: ChainPlan, records: dict[str, NodeRecord], *, blame: bool
+    ) -> Callable[[int, str, Start, Heard], Stage]:
         model = self._fleet.model_ref(self._manifest)
         loading = {stage.node for stage in plan.stages}
 
@@ -136,13 +156,14 @@ class ChainOpener:
                     case StageProgress(what=what, done=done, total=total):
                         record.work = Work.told(f"{what} ({layers})", done, total)
                     case Ready():
-                        record.work = None
+                        record.work, record.failures = None, 0
                         loading.discard(stage.node)
                     case StageError():
                         record.work = None
                         if stage.node in loading:
                             loading.clear()  # what happens to the others now is a consequence
-                            self._fleet.leave_out(record, str(said))
+                            if blame:
+                                self._fleet.leave_out(record, str(said))
                 heard(of, said)
 
             return self._fleet.orders.open_stage(stage.node, name, model, task, hear)

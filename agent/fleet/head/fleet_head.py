@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from agent import paths
@@ -30,9 +31,6 @@ from pipeline.link import Peer
 from pipeline.stages import LOOPBACK
 from shards.errors import ConfigurationError, RequestError, StageError
 from shards.manifest import Manifest
-
-_LONGEST_PROBLEM = 1000
-"""Characters of what a node says of why it cannot do something."""
 
 
 class FleetHead:
@@ -188,13 +186,17 @@ class FleetHead:
         holders = tuple(self._holders.get(manifest.package_id, ()))
         return ModelRef(package_id=manifest.package_id, name=manifest.facts.name, holders=holders)
 
-    def leave_out(self, record: NodeRecord, why: str) -> None:
-        """Do not plan with a node any more."""
-        record.problem = why[:_LONGEST_PROBLEM]
-        self.events.add(f"{record.name} is not planned with until it joins again: {why}")
+    def leave_out(self, record: NodeRecord, why: str, *, final: bool = False) -> None:
+        """Do not plan with a node for a while, longer with every time; or, if `final`, not until it joins again."""
+        if self._nodes.get(record.key) is not record:
+            return  # what fails because a node has left says nothing about it
+        setback = record.fail(why, final=final, now=monotonic())
+        until = "until it joins again" if final else f"for {setback.pause:.0f} s"
+        self.events.add(f"{record.name} is not planned with {until}: {why}")
+        self._tell_listeners()
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call when a node has come or gone, on a thread of the fleet's; it must not block."""
+        """Call when a node has come or gone, or is left out, on any thread; it must not block."""
         self._listeners.append(listener)
 
     def approve(self, code: str) -> str:

@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 from agent.fleet.control.messages import Examined
 from agent.fleet.head import at_work
 from agent.fleet.head.at_work import Running, in_parallel, outline, shares
 from agent.fleet.head.chain_opener import ChainOpener
-from agent.fleet.head.drift import DriftWatch, Look
+from agent.fleet.head.drift import DriftWatch
 from agent.fleet.head.fleet_head import FleetHead
 from agent.fleet.head.fleet_options import FleetOptions
 from agent.fleet.head.survey import Survey
-from pipeline.planning.plan import ChainPlan, ModelSize, Plan, Wish
+from agent.fleet.head.wishes import Wishes, words
+from pipeline.planning.plan import ModelSize, Plan, Wish
 from pipeline.planning.planner import plan as make_plan
 from pipeline.replicas import Replicas
 from pipeline.running import Copy, RunOptions
@@ -43,6 +43,7 @@ _CLOSE_SECONDS = 1.0
 _RETRY_SECONDS = 10.0
 """After a plan that could not be carried out."""
 
+_NO_OWN_NODE = "waiting for this PC's own node"
 _POSTPONED = "a new plan waits until nobody asks: there is no room for the old chains and the new ones at once"
 
 
@@ -79,8 +80,7 @@ class FleetModel:
         self.tokenizer = Tokenizer.load(package)
         self.head = Replicas(self._set_busy)
         self._fleet = fleet
-        self._wish = self._settled = fleet_options.wish
-        """What is planned for; and what a plan was taken up for last, by the planning thread."""
+        self._wishes = Wishes(fleet_options.wish)
         # exact mode keeps keys and values in f32; fast mode in u8 with a scale and an offset (f32) a head
         kv_bytes = 4.0 if options.mode == "exact" else 1.0 + 8 / self.manifest.facts.head_size
         self._size = ModelSize.of(self.manifest, kv_bytes)
@@ -97,8 +97,6 @@ class FleetModel:
         """Why nodes carry nothing, by their keys; replaced as a whole."""
         self._lock = threading.Lock()
         """Held to change what runs."""
-        self._wishing = threading.Lock()
-        """Held to change the wish."""
         self.ready = threading.Event()
         """Set once the first plan is at work."""
         self.problem: str | None = None
@@ -148,12 +146,13 @@ class FleetModel:
         """See FleetControl."""
         plan, planned, told = self._plan, self._memory_planned(), self._fleet.describe()
         nodes = [node | {"memory_planned": planned.get(node["key"], 0)} for node in told["nodes"]]
+        here = {node["key"] for node in nodes if node["problem"] is None}
         return told | {
             "nodes": nodes,
             "parked": self.head.parked,
-            "wish": self._wish.model_dump(),
+            "wish": self._wishes.current.model_dump(),
             "plan": None if plan is None else plan.model_dump(),
-            "left_out": self._left_out,
+            "left_out": {node: why for node, why in self._left_out.items() if node in here},
             "problem": self.problem,
             "waits_for": "" if self.ready.is_set() else self.waits_for,
         }
@@ -180,7 +179,7 @@ class FleetModel:
 
     def plan(self, changes: dict[str, Any]) -> dict[str, Any]:
         """See FleetControl."""
-        wish = self._wish.model_copy(update=changes)
+        wish = self._wishes.current.model_copy(update=changes)
         plan, running = self._asked(wish), self._running
         kept = at_work.kept(plan, running)
         return {
@@ -194,11 +193,8 @@ class FleetModel:
 
     def apply(self, changes: dict[str, Any]) -> dict[str, Any]:
         """See FleetControl."""
-        with self._wishing:
-            wish = self._wish.model_copy(update=changes)
-            self._asked(wish)
-            self._wish = wish  # the planning thread does the rest
-        self._fleet.events.add(f"planned for from now on: {_words(wish)}")
+        wish = self._wishes.change(changes, self._asked)  # the planning thread does the rest
+        self._fleet.events.add(f"planned for from now on: {words(wish)}")
         self._changed.set()
         return wish.model_dump()
 
@@ -234,18 +230,15 @@ class FleetModel:
             is_told = self._changed.wait(retry or _LOOK_SECONDS)
             try:
                 lost, drifted = self._drop_failed(), self._has_drifted()
-                if not (is_told or retry or lost or drifted or self._is_postponed):
+                if not (is_told or retry or lost or drifted or self._is_postponed or self._survey.is_due):
                     continue
                 self._closing.wait(_SETTLE_SECONDS if self.ready.is_set() else 0)
                 self._changed.clear()
                 retry = None
+                self._drop_failed()  # again: what told of it may have been faster than the chain's own head
                 self._replan()
             except EdgeAgentError as error:
-                if str(error) != self.problem:
-                    self._fleet.events.add(f"no plan: {error}")
-                self.problem = str(error)
-                if self.ready.is_set() and not self._running:
-                    self.head.give_up(StageError(error.what, where=error.where, hint=error.hint))
+                self._fail(error)
                 retry = _RETRY_SECONDS
             except Exception as error:  # a defect must not end planning
                 _log.exception("planning has failed")
@@ -253,10 +246,21 @@ class FleetModel:
                 self._fleet.events.add(self.problem)
                 retry = _RETRY_SECONDS
 
+    def _fail(self, error: EdgeAgentError) -> None:
+        """There is no plan, or it could not be carried out."""
+        if str(error) != self.problem:
+            self._fleet.events.add(f"no plan: {error}")
+        self.problem, self._left_out = str(error), {}
+        # where something has changed meanwhile, as when a node is left out now, the next plan may serve
+        if self.ready.is_set() and not self._running and not self._changed.is_set():
+            self.head.give_up(StageError(error.what, where=error.where, hint=error.hint))
+
     def _replan(self) -> None:
         nodes = self._fleet.nodes()
         if all(record.key != self._fleet.local_key for record in nodes):
-            return  # from this PC's node, which is on its way, the others fetch the weights
+            # from this PC's node, which is on its way, the others fetch the weights
+            self.problem = _NO_OWN_NODE if self.ready.is_set() else None
+            return
         count = len(nodes)
         if not self.ready.is_set() and count < self._min_nodes:
             self.waits_for = f"waiting for {self._min_nodes} PCs, {count} of them {'is' if count == 1 else 'are'} here"
@@ -266,17 +270,29 @@ class FleetModel:
         self._survey.go_on(progress, self._changed.set)
         if self._closing.is_set() or not (self.ready.is_set() or self._survey.is_complete):
             return  # the first plan is made with all that are there; later ones wait for nobody
-        wish = self._wish  # once: another may come at any time
-        plan = self._planned(wish)
+        wish = self._wishes.current  # once: another may come at any time
+        if not self.ready.is_set():
+            self._wishes.settled = wish  # there is none to go back to
         self._is_postponed = False
-        if self._running and wish is self._settled:
+        try:
+            self._carry_out(wish, progress)
+        except EdgeAgentError as error:
+            if not self._wishes.take_back(wish):
+                raise
+            now = words(self._wishes.current)
+            self._fleet.events.add(f"{words(wish)}: that did not work ({error}); planned for now: {now}")
+            self._changed.set()
+
+    def _carry_out(self, wish: Wish, progress: Progress) -> None:
+        plan = self._planned(wish)
+        if self._running and wish is self._wishes.settled:
             # as things are now: what was predicted once may not hold any more
             rate = self._opener.rate([one.plan for one in self._running])
             if rate is None or plan.prediction.many_users <= WORTHWHILE * rate:
                 self.problem, self._left_out = None, at_work.left_out(plan, self._running, rate)
                 return
-        if self._adopt(plan, progress):
-            self.problem, self._settled, self._left_out = None, wish, at_work.left_out(plan, self._running)
+        if self._adopt(plan, progress, is_settled=wish is self._wishes.settled):
+            self.problem, self._wishes.settled, self._left_out = None, wish, at_work.left_out(plan, self._running)
             self.ready.set()
         elif self._is_postponed:
             self.problem = _POSTPONED
@@ -285,18 +301,7 @@ class FleetModel:
         """Whether nodes have to be measured again; while tokens flow, that would measure the flow."""
         if self._fleet.is_busy:
             return False
-        nodes: list[str] = []
-        for one in self._running:
-            snapshot, times = one.copy.head.snapshot(), self._opener.stage_times(one.plan)
-            if snapshot.times.stages and times is not None:
-                look = Look(
-                    snapshot.scheduler.steps,
-                    snapshot.scheduler.rows,
-                    tuple(stage.compute / 1e3 for stage in snapshot.times.stages),
-                )
-                names = [stage.node for stage in one.plan.stages]
-                nodes += self._drift.look(one.copy, names, look, times, monotonic())
-        self._drift.forget([one.copy for one in self._running])
+        nodes = at_work.drifted(self._drift, self._running, self._opener.stage_times)
         for node in nodes:
             self._survey.discard(node)
             self._fleet.events.add(f"{self._fleet.name_of(node)} is not as fast, or slow, as it was: measured again")
@@ -316,11 +321,16 @@ class FleetModel:
         in_parallel([one.copy.close for one in failed])
         return True
 
-    def _adopt(self, plan: Plan, progress: Progress) -> bool:
+    def _adopt(self, plan: Plan, progress: Progress, *, is_settled: bool) -> bool:
         """Open the chains of a plan; when they are there they take the requests, and the old ones run out.
 
         Chains at work that the plan has as well are kept. Where there is no room for old and new together, it is put
         off until nobody waits for an answer. Returns whether the plan is at work.
+
+        Args:
+            plan: The plan.
+            progress: Told how it goes.
+            is_settled: Its wish has worked before, so that it is the nodes' fault if it does not now.
         """
         kept = at_work.kept(plan, self._running)
         old = [one for one in self._running if one not in kept.values()]
@@ -328,10 +338,14 @@ class FleetModel:
             if self._fleet.is_busy:
                 self._is_postponed = True
                 return False
+            if is_settled and self._leave_out_doubtful(plan):
+                return False
+            self._plan = None
             self.head.replace(shares(kept.values()))  # from now on requests wait
             self._retire(old)
             old = []
-        opened = self._open([chain for chain in plan.chains if chain not in kept], progress)
+        new = [chain for chain in plan.chains if chain not in kept]
+        opened = self._opener.open_all(new, progress, blame=is_settled)
         copies = [
             kept[chain].following(chain) if chain in kept else Running(opened[chain], chain) for chain in plan.chains
         ]
@@ -350,6 +364,14 @@ class FleetModel:
             threading.Thread(target=self._retire, args=(old,), name="draining", daemon=True).start()
         return True
 
+    def _leave_out_doubtful(self, plan: Plan) -> bool:
+        """Leave out nodes that failed last time and would have to be tried in place of what works; whether any were."""
+        planned = at_work.memory(plan.chains)
+        doubtful = [record for record in self._fleet.nodes() if record.failures and record.key in planned]
+        for record in doubtful:
+            self._fleet.leave_out(record, "it has failed, and there is no room to try it beside what is at work")
+        return bool(doubtful)
+
     def _set_busy(self, busy: bool) -> None:
         self._fleet.set_busy(busy)
         if not busy and self._is_postponed:
@@ -359,18 +381,6 @@ class FleetModel:
         if len(self._running) > 1:
             self.head.remove(copy.head)
         self._changed.set()
-
-    def _open(self, chains: Sequence[ChainPlan], progress: Progress) -> dict[ChainPlan, Copy]:
-        opened: dict[ChainPlan, Copy] = {}
-
-        def open_one(chain: ChainPlan) -> None:
-            opened[chain] = self._opener.open(chain, progress)
-
-        errors = in_parallel([partial(open_one, chain) for chain in chains])
-        if errors:
-            in_parallel([copy.close for copy in opened.values()])
-            raise errors[0]
-        return opened
 
     def _retire(self, old: Sequence[Running]) -> None:
         for one in old:
@@ -384,13 +394,5 @@ class FleetModel:
 
     def _fits_beside(self, plan: Plan, old: Sequence[Running]) -> bool:
         """Whether each node has room for what it carries now and what it shall carry, at the same time."""
-        taken = at_work.memory((*plan.chains, *(one.plan for one in (*old, *self._retired))))
-        allowed = {record.key: record.memory for record in self._fleet.nodes()}
-        return all(memory <= allowed.get(node, 0) for node, memory in taken.items())
-
-
-def _words(wish: Wish) -> str:
-    parts = [f"{wish.users} user{'s' * (wish.users > 1)} with {wish.context} tokens each"]
-    parts += [f"{wish.stages} stage{'s' * (wish.stages > 1)} a copy"] if wish.stages else []
-    parts += [] if wish.replicas else ["one copy"]
-    return ", ".join(parts)
+        chains = (*plan.chains, *(one.plan for one in (*old, *self._retired)))
+        return at_work.fits(chains, {record.key: record.memory for record in self._fleet.nodes()})

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
-from math import isfinite
-from time import time
+from math import inf, isfinite
+from time import monotonic, time
 from typing import Any, Self
 
 from agent.fleet.control.messages import Condition, Hello, LinkMeasure, Neighbour
@@ -12,6 +13,12 @@ from shards.profile import CostProfile
 
 _LONGEST_WORK = 200
 """Characters of what a node says that it does."""
+_LONGEST_WHY = 1000
+"""Characters of what a node says of why it cannot do something."""
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 30.0, 600.0
+"""Seconds until a node that has failed is tried again; they double with each failure that follows."""
+_DOUBLINGS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +37,29 @@ class Work:
         return cls(what[:_LONGEST_WORK], done, total)
 
 
+@dataclass(frozen=True, slots=True)
+class Setback:
+    """Why a node is not planned with."""
+
+    why: str
+    pause: float
+    """Seconds from `since` until it is tried again; infinite: not before it has joined again."""
+    since: float
+    """On the monotonic clock."""
+
+    def left(self, now: float) -> float:
+        """Seconds until it is tried again."""
+        return self.since + self.pause - now
+
+    def told(self, now: float) -> str:
+        """For people."""
+        if self.pause == inf:
+            return f"{self.why} (not tried again until it joins again)"
+        left = self.left(now)
+        when = f"in {left / 60:.0f} min" if left >= 90 else f"in {left:.0f} s" if left >= 1 else "in a moment"
+        return f"{self.why} (tried again {when})"
+
+
 @dataclass(slots=True)
 class NodeRecord:
     """A node that is in; changed by its head alone."""
@@ -45,14 +75,16 @@ class NodeRecord:
     costs: CostProfile | None = None
     asked_at: float | None = None
     """Since when it is measuring, on the monotonic clock."""
+    measuring: Future[CostProfile] | None = None
     links: dict[str, LinkMeasure] = field(default_factory=dict)
     """By the other node's key; replaced as a whole."""
     unreachable: set[str] = field(default_factory=set)
     """Keys of nodes it found no way to."""
     work: Work | None = None
     """What it is doing beside serving: fetching, measuring, compiling a stage."""
-    problem: str | None = None
-    """Why it cannot be planned with."""
+    setback: Setback | None = None
+    failures: int = 0
+    """In a row."""
 
     @property
     def neighbour(self) -> Neighbour:
@@ -67,9 +99,16 @@ class NodeRecord:
         own = next((device.memory for device in self.hello.hardware.devices if device.name == self.device), None)
         return self.hello.condition.memory_allowed if own is None else own
 
+    def fail(self, why: str, *, final: bool, now: float) -> Setback:
+        """It cannot be planned with for now."""
+        pause = min(_FIRST_PAUSE * 2 ** min(self.failures, _DOUBLINGS), _LONGEST_PAUSE)
+        self.failures += 1
+        self.setback = Setback(why[:_LONGEST_WHY], inf if final else pause, now)
+        return self.setback
+
     def describe(self) -> dict[str, Any]:
         """As JSON data."""
-        costs = self.costs
+        costs, setback = self.costs, self.setback
         return {
             "name": self.name,
             "key": self.key,
@@ -83,5 +122,5 @@ class NodeRecord:
             "milliseconds": costs and {"rows": costs.rows, "layer": costs.layer, "head": costs.head},
             "links": {peer: link.model_dump(exclude={"peer"}) for peer, link in self.links.items()},
             "work": self.work and asdict(self.work),
-            "problem": self.problem,
+            "problem": setback and setback.told(monotonic()),
         }

@@ -50,21 +50,32 @@ class Survey:
     @property
     def is_complete(self) -> bool:
         """Whether every node is measured, or cannot be."""
-        return all(record.costs is not None or record.problem is not None for record in self._fleet.nodes())
+        return all(record.costs is not None or record.setback is not None for record in self._fleet.nodes())
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is something to do that nothing tells of: a pause is over, or a node measures for too long."""
+        now = monotonic()
+        return any(
+            record.setback.left(now) <= 0 if record.setback is not None else _is_overdue(record, now)
+            for record in self._fleet.nodes()
+        )
 
     def discard(self, node: str) -> None:
-        """Have a node measured again, whatever it has kept of earlier."""
+        """Have a node measured again, whatever it has kept of earlier; what was found counts until then."""
         self._again.add(node)
-        for record in self._fleet.nodes():
-            if record.key == node:
-                record.costs = None
 
     def offers(self) -> tuple[NodeOffer, ...]:
-        """What the measured nodes offer."""
+        """What the measured nodes offer that can be planned with."""
+        left_out = {record.key for record in self._fleet.nodes() if record.setback is not None}
+        return tuple(offer for offer in self.known() if offer.id not in left_out)
+
+    def known(self) -> tuple[NodeOffer, ...]:
+        """What the measured nodes offer, also those that are left out: they may serve all the same."""
         return tuple(
             NodeOffer(id=r.key, name=r.name, memory=r.memory, costs=r.costs)
             for r in self._fleet.nodes()
-            if r.costs is not None and r.problem is None
+            if r.costs is not None
         )
 
     def links(self) -> tuple[Link, ...]:
@@ -88,26 +99,41 @@ class Survey:
         return (*found.values(), *to_head)
 
     def _measure_models(self, progress: Progress, changed: Callable[[], None]) -> None:
-        for record in self._fleet.nodes():
-            if record.costs is not None or record.problem is not None:
+        now, nodes = monotonic(), self._fleet.nodes()
+        self._again &= {record.key for record in nodes}
+        for record in nodes:
+            if record.setback is not None and record.setback.left(now) <= 0:
+                record.setback = None
+            if record.setback is not None or (record.costs is not None and record.key not in self._again):
                 continue
-            if record.asked_at is None:
+            if _is_overdue(record, now):
+                self._give_up(record)
+            elif record.asked_at is None:
                 try:
                     record.device = self._fleet.device_of(record)
-                except EdgeAgentError as error:
-                    self._fleet.leave_out(record, str(error))
+                except EdgeAgentError as error:  # its hardware stays what it is for as long as it is in
+                    self._fleet.leave_out(record, str(error), final=True)
                     continue
-                record.asked_at = monotonic()
-                self._ask(record, record.device, progress).add_done_callback(partial(self._take, record, changed))
-            elif monotonic() - record.asked_at > _MODEL_SECONDS:
-                self._fleet.leave_out(record, f"it has not measured the model within {_MODEL_SECONDS:g} s")
+                record.asked_at = now
+                record.measuring = self._ask(record, record.device, progress)
+                record.measuring.add_done_callback(partial(self._take, record, changed))
+
+    def _give_up(self, record: NodeRecord) -> None:
+        """Wait no longer for what a node measures."""
+        if record.measuring is not None:
+            record.measuring.cancel()
+        record.work = record.asked_at = None
+        self._fleet.leave_out(record, f"it has not measured the model within {_MODEL_SECONDS:g} s")
 
     def _take(self, record: NodeRecord, changed: Callable[[], None], future: Future[CostProfile]) -> None:
         """A node has measured, or failed to."""
+        if future.cancelled():
+            return
         record.work = record.asked_at = None
         error = future.exception()
         if error is None:
-            record.costs = future.result()
+            record.costs, record.failures = future.result(), 0
+            self._again.discard(record.key)
         else:
             self._fleet.leave_out(record, str(error))
         changed()
@@ -120,7 +146,6 @@ class Survey:
         options = self._options
         model = self._fleet.model_ref(self._manifest)
         again = record.key in self._again
-        self._again.discard(record.key)
         return self._fleet.orders.measure_model(
             record.key, model, options.engine, options.mode, device, tell, again=again
         )
@@ -150,6 +175,10 @@ class Survey:
             and other.key not in record.links.keys() | record.unreachable
             and record.key not in other.links
         ]
+
+
+def _is_overdue(record: NodeRecord, now: float) -> bool:
+    return record.asked_at is not None and now - record.asked_at > _MODEL_SECONDS
 
 
 def _link(source: str, target: str, measure: LinkMeasure) -> Link:

@@ -145,6 +145,9 @@ class Pending:
         """
         node = self.find(code)
         with self._lock:
+            if self._members.is_member(node.key):
+                hint = "edge-agent forget shuts it out."
+                raise RequestError(f"{node.name or node.code} has just been let in", where="code", hint=hint)
             if knocks := self._knocks.pop(node.key, None):
                 self._refused[node.key] = knocks
             if len(self._refused) > MOST_REFUSED:

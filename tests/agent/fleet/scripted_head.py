@@ -10,8 +10,10 @@ from queue import SimpleQueue
 from typing import Any, Self
 
 from agent.fleet.bulk.library import Library
+from agent.fleet.control import versions
 from agent.fleet.control.control_server import ControlServer, NodeEvent, NodeJoined, NodeLeft, NodeSaid
-from agent.fleet.control.messages import Device, Directory, FromNode, Hardware, ModelRef, Neighbour
+from agent.fleet.control.messages import Condition, Device, Directory, FromNode, Hardware, Hello, ModelRef, Neighbour
+from agent.fleet.head.node_record import NodeRecord
 from agent.fleet.head.orders import Orders
 from agent.fleet.node.node import Node, NodeSettings, NodeStatus
 from agent.fleet.trust.identity import NodeIdentity
@@ -27,6 +29,21 @@ PATIENCE = 60.0
 HARDWARE = Hardware(
     processor="any", cores=1, memory=2**33, devices=(Device(name="CPU", full_name="any"),), is_laptop=False
 )
+
+
+def record(key: str, name: str = "desk") -> NodeRecord:
+    """A node that is in."""
+    condition = Condition(memory_free=2**32, memory_allowed=2**31, disk_free=2**35)
+    said = Hello(
+        name=name,
+        instance="1",
+        versions=versions.own(),
+        hardware=HARDWARE,
+        condition=condition,
+        addresses=(HOST,),
+        bulk_port=7,
+    )
+    return NodeRecord(key, name, said, HOST, condition)
 
 
 class ScriptedHead:

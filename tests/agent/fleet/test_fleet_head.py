@@ -173,4 +173,25 @@ def test_what_other_pcs_say_at_length_is_cut(fleet: FleetHead) -> None:
     (local,) = fleet.nodes()
     fleet.leave_out(local, "x" * 10**6)
     told = fleet.describe()
-    assert len(told["nodes"][0]["problem"]) == len(told["events"][-1]["what"]) == 1000
+    assert told["nodes"][0]["problem"].count("x") == len(told["events"][-1]["what"]) == 1000
+
+
+def test_what_fails_because_a_node_has_left_is_not_held_against_it(fleet: FleetHead, tmp_path: Path) -> None:
+    keys = KeyPair.new()
+    with join(fleet, tmp_path, "desk", keys):
+        gone = fleet.find(keys.public)
+    wait(lambda: names(fleet) == ["head"])
+    before = fleet.events.describe()
+    fleet.leave_out(gone, "the node is gone")
+    assert gone.setback is None and fleet.events.describe() == before
+
+
+def test_a_node_that_is_left_out_is_a_change(fleet: FleetHead) -> None:
+    changes: list[None] = []
+    fleet.on_change(lambda: changes.append(None))
+    (local,) = fleet.nodes()
+    fleet.leave_out(local, "the process was killed")
+    assert len(changes) == 1
+    assert "not planned with for 30 s: the process was killed" in fleet.events.describe()[-1]["what"]
+    fleet.leave_out(local, "it has no GPU", final=True)
+    assert "until it joins again: it has no GPU" in fleet.events.describe()[-1]["what"]

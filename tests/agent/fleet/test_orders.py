@@ -224,3 +224,20 @@ def test_a_node_that_says_too_much_is_not_heard(wrong: dict[str, Any]) -> None:
     assert from_node(json.dumps(said).encode()) == Examined(task="t", checks=(), log=())
     with pytest.raises(WireError):
         from_node(json.dumps(said | wrong).encode())
+
+
+def test_what_a_node_says_of_a_failure_is_cut(desk: Desk) -> None:
+    task, future = desk.measure()
+    long = "x" * 10**6
+    desk.orders.hear(PC, TaskFailed(task=task, what=long, where=long, hint=long))
+    assert len(str(future.exception())) < 4 * LONGEST_TEXT
+
+
+def test_a_second_answer_and_a_late_one_change_nothing(desk: Desk) -> None:
+    future = desk.orders.examine(PC)
+    message = desk.told[-1][1]
+    assert isinstance(message, Examine)
+    first = Examined(task=message.task, checks=(), log=("first",))
+    for answer in (first, first.model_copy(update={"log": ("second",)}), TaskFailed(task=message.task, what="late")):
+        desk.orders.hear(PC, answer)
+    assert future.result() == first

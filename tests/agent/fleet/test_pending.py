@@ -8,7 +8,7 @@ import pytest
 
 from agent.fleet.trust import pending as pending_module
 from agent.fleet.trust.members import Members, code_of
-from agent.fleet.trust.pending import EXPIRY_SECONDS, IDLE_SECONDS, MOST_AT_ADDRESS, MOST_WAITING, Pending
+from agent.fleet.trust.pending import EXPIRY_SECONDS, IDLE_SECONDS, MOST_AT_ADDRESS, MOST_WAITING, Pending, Waiting
 from pipeline.link import KeyPair
 from shards.errors import RequestError
 
@@ -253,3 +253,20 @@ def test_nobody_is_refused_by_a_code_that_nobody_has(pending: Pending) -> None:
     with pytest.raises(RequestError, match="AAAA-AAAA"):
         pending.refuse("AAAA-AAAA")
     assert keys_of(pending) == [key]
+
+
+def test_who_is_let_in_at_the_same_moment_is_not_refused(
+    pending: Pending, members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, find = new_key(), pending.find
+    pending.check(key, "10.0.0.2")
+
+    def find_and_approve(code: str) -> Waiting:
+        found = find(code)
+        members.add(key, "pc")
+        return found
+
+    monkeypatch.setattr(pending, "find", find_and_approve)
+    with pytest.raises(RequestError, match="just been let in"):
+        pending.refuse(code_of(FLEET, key))
+    assert members.is_member(key)

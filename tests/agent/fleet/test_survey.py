@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from dataclasses import replace
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from scripted_head import record as node_record
+
 from agent.fleet.control.messages import LinkMeasure
+from agent.fleet.head.event_log import EventLog
+from agent.fleet.head.node_record import NodeRecord
 from agent.fleet.head.survey import Survey
 from pipeline.planning.plan import HEAD
+from pipeline.running import RunOptions
+from shards.errors import ConfigurationError, StageError
+from shards.profile import CostProfile
+from shards.progress import silent
 
 HERE, NEAR, FAR = "h" * 40, "n" * 40, "f" * 40
 
@@ -41,3 +53,120 @@ def test_the_head_is_where_its_own_node_is() -> None:
 def test_nodes_that_cannot_reach_each_other_are_far_apart() -> None:
     found = links(record(NEAR, {}, {FAR}), record(FAR, {}))
     assert found[NEAR, FAR] == found[FAR, NEAR] > 1000
+
+
+class Fleet:
+    """Nodes that are asked to measure, and answer when a test says so."""
+
+    def __init__(self) -> None:
+        self.record = node_record(NEAR)
+        self.local_key = HERE
+        self.orders = self
+        self.events = EventLog()
+        self.asked: list[Future[Any]] = []
+        self.again: list[bool] = []
+        self.has_device = True
+
+    def nodes(self) -> tuple[NodeRecord, ...]:
+        return (self.record,)
+
+    def device_of(self, _: NodeRecord) -> str:
+        if not self.has_device:
+            raise ConfigurationError("it has no GPU")
+        return "CPU"
+
+    def model_ref(self, _: object) -> None:
+        pass
+
+    def leave_out(self, record: NodeRecord, why: str, *, final: bool = False) -> None:
+        record.fail(why, final=final, now=monotonic())
+
+    def measure_model(self, *_: object, again: bool) -> Future[Any]:
+        self.asked.append(Future())
+        self.again.append(again)
+        return self.asked[-1]
+
+
+PROFILE = CostProfile(
+    device="CPU", engine="openvino-paged", mode="fast", rows=(1,), fixed=(1.0,), embed=(1.0,), layer=(1.0,), head=(1.0,)
+)
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    return Fleet()
+
+
+@pytest.fixture
+def survey(fleet: Fleet) -> Survey:
+    return Survey(fleet, None, RunOptions())  # type: ignore[arg-type]
+
+
+def go_on(survey: Survey) -> None:
+    survey.go_on(silent, lambda: None)
+
+
+def pass_time(fleet: Fleet, seconds: float) -> None:
+    record = fleet.record
+    if record.setback is not None:
+        record.setback = replace(record.setback, since=record.setback.since - seconds)
+    if record.asked_at is not None:
+        record.asked_at -= seconds
+
+
+def test_a_node_that_could_not_measure_is_asked_again_after_a_while(fleet: Fleet, survey: Survey) -> None:
+    go_on(survey)
+    fleet.asked[0].set_exception(StageError("the peer was lost"))
+    assert survey.is_complete and not survey.is_due
+    go_on(survey)
+    assert len(fleet.asked) == 1
+    pass_time(fleet, 30)
+    assert survey.is_due
+    go_on(survey)
+    assert len(fleet.asked) == 2 and fleet.record.setback is None and not survey.is_due
+    fleet.asked[1].set_result(PROFILE)
+    assert [offer.id for offer in survey.offers()] == [NEAR]
+    assert fleet.record.failures == 0
+
+
+def test_a_node_whose_stage_failed_keeps_its_measurement(fleet: Fleet, survey: Survey) -> None:
+    go_on(survey)
+    fleet.asked[0].set_result(PROFILE)
+    fleet.leave_out(fleet.record, "the process was killed")
+    assert survey.offers() == () and [offer.id for offer in survey.known()] == [NEAR]
+    pass_time(fleet, 30)
+    go_on(survey)
+    assert survey.offers() and len(fleet.asked) == 1
+
+
+def test_a_node_without_the_wanted_device_is_not_asked_again(fleet: Fleet, survey: Survey) -> None:
+    fleet.has_device = False
+    go_on(survey)
+    pass_time(fleet, 1e6)
+    assert survey.is_complete and not survey.is_due and not fleet.asked
+
+
+def test_a_node_that_measures_for_too_long_is_noticed_and_asked_again(fleet: Fleet, survey: Survey) -> None:
+    go_on(survey)
+    assert not survey.is_due
+    pass_time(fleet, 601)
+    assert survey.is_due  # nothing else tells of it
+    go_on(survey)
+    assert survey.is_complete and not survey.is_due and fleet.asked[0].cancelled()
+    assert fleet.record.setback and "within 600 s" in fleet.record.setback.why
+    pass_time(fleet, 30)
+    go_on(survey)
+    assert len(fleet.asked) == 2
+
+
+def test_what_was_measured_counts_until_it_is_measured_again(fleet: Fleet, survey: Survey) -> None:
+    go_on(survey)
+    fleet.asked[0].set_result(PROFILE)
+    survey.discard(NEAR)
+    go_on(survey)
+    go_on(survey)
+    assert fleet.again == [False, True] and survey.offers()
+    better = PROFILE.model_copy(update={"layer": (0.5,)})
+    fleet.asked[1].set_result(better)
+    go_on(survey)
+    assert len(fleet.asked) == 2 and survey.offers()[0].costs is better
