@@ -10,6 +10,9 @@ from typing import ClassVar
 
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.driver import Driver
+from textual.events import Resize
+from textual.geometry import Size
 from textual.screen import Screen
 from textual.theme import Theme
 from textual.widget import Widget
@@ -18,7 +21,9 @@ from textual.worker import Worker
 
 from shards.errors import EdgeAgentError
 from tui.chat.chat_pane import ChatPane
+from tui.chat.sidebar import Sidebar
 from tui.chat.store import ConversationStore
+from tui.choice_label import ChoiceLabel
 from tui.client.address import is_here, short
 from tui.client.fleet_watch import FleetWatch
 from tui.client.head_client import HeadClient
@@ -36,9 +41,12 @@ from tui.heads import FoundHead, StartedHead, Surroundings
 from tui.keys import display, keys_of, own_keys
 from tui.panes import SWITCHER, Pane
 from tui.preferences import Preferences
-from tui.top_bar import Tab, TabLabel, TopBar
+from tui.terminal_input import guard_pastes
+from tui.top_bar import Tab, TopBar
 
 _DARK, _LIGHT = "textual-dark", "textual-light"
+_SMALLEST = Size(20, 6)
+"""What all is laid out for at least: Textual's own widgets fail where there is no room at all for their text."""
 
 
 class _MainScreen(Screen[object]):
@@ -92,6 +100,21 @@ class EdgeAgentApp(App[StartedHead | None]):
         self._focused: dict[str, Widget] = {}
         """What had the focus on a tab that is not seen."""
         self.connection = Connection("looking", url or "")
+
+    @property
+    def size(self) -> Size:
+        """That of the terminal, or what is needed at least; then the rest is not seen."""
+        return _at_least(super().size)
+
+    def get_driver_class(self) -> type[Driver]:
+        """What reads from the terminal and draws on it."""
+        driver = super().get_driver_class()
+        guard_pastes(driver)
+        return driver
+
+    def on_resize(self, event: Resize) -> None:
+        """Lay nothing out for less."""
+        event.size = _at_least(event.size)
 
     def compose(self) -> ComposeResult:
         """The line above, two tabs, the keys below."""
@@ -154,9 +177,13 @@ class EdgeAgentApp(App[StartedHead | None]):
 
     def action_help(self) -> None:
         """Show all keys."""
-        groups = [KeyGroup("Everywhere", (*display(self, own_keys(self)), ("^p", "Command palette")))]
-        for name, pane in (("Chat", self._chat), ("Fleet", self._fleet)):
-            groups.append(KeyGroup(name, display(self, keys_of(pane))))
+        chat, fleet, in_list = keys_of(self._chat), keys_of(self._fleet), list(own_keys(self.query_one(Sidebar)))
+        groups = [
+            KeyGroup("Everywhere", (*display(self, own_keys(self)), ("^p", "Command palette"))),
+            KeyGroup("Chat", display(self, (key for key in chat if key not in in_list))),
+            KeyGroup("Chat, in the list of conversations", display(self, in_list)),
+            KeyGroup("Fleet", display(self, fleet)),
+        ]
         self.push_screen(HelpDialog([group for group in groups if group.keys]))
 
     def action_show_tab(self, tab: Tab) -> None:
@@ -170,9 +197,9 @@ class EdgeAgentApp(App[StartedHead | None]):
         self._top.show_tab(tab)
         self.call_after_refresh(self._focus_tab)
 
-    def on_tab_label_chosen(self, message: TabLabel.Chosen) -> None:
+    def on_choice_label_chosen(self, message: ChoiceLabel.Chosen) -> None:
         """A tab was clicked."""
-        self.action_show_tab(message.tab)
+        self.action_show_tab("fleet" if message.choice == "fleet" else "chat")
 
     def action_connect(self) -> None:
         """Choose another head."""
@@ -352,3 +379,7 @@ class EdgeAgentApp(App[StartedHead | None]):
 
     def _save_picture(self) -> None:
         self.set_timer(0.1, self.deliver_screenshot)  # once the palette has gone
+
+
+def _at_least(size: Size) -> Size:
+    return Size(max(size.width, _SMALLEST.width), max(size.height, _SMALLEST.height))

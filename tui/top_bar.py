@@ -7,11 +7,9 @@ from typing import ClassVar, Literal
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.content import Content
-from textual.events import Click
-from textual.message import Message
 from textual.widget import Widget
-from textual.widgets import Static
 
+from tui.choice_label import ChoiceLabel
 from tui.client.address import short
 from tui.client.history import History
 from tui.client.plain import one_line
@@ -49,36 +47,6 @@ def _width(parts: list[Content]) -> int:
     return sum(part.cell_length for part in parts) + 3 * (len(parts) - 1)
 
 
-class TabLabel(Static):
-    """One of the tabs."""
-
-    class Chosen(Message):
-        """It was clicked."""
-
-        def __init__(self, tab: Tab) -> None:
-            super().__init__()
-            self.tab = tab
-
-    DEFAULT_CSS = """
-    TabLabel {
-        width: auto;
-        padding: 0 1;
-        color: $text-muted;
-        &:hover { background: $block-hover-background; }
-        &.-active { color: $text; text-style: bold reverse; }
-    }
-    """
-
-    def __init__(self, label: str, tab: Tab) -> None:
-        super().__init__(label, markup=False, id=f"tab-{tab}")
-        self.tab = tab
-
-    def on_click(self, event: Click) -> None:
-        """Tell who shows the tabs."""
-        event.stop()
-        self.post_message(self.Chosen(self.tab))
-
-
 class Summary(Widget):
     """The right part of the line; drawn anew at each width."""
 
@@ -108,13 +76,13 @@ class TopBar(Horizontal):
     def compose(self) -> ComposeResult:
         """A label for each tab, then the summary."""
         for tab, label in self.TABS.items():
-            yield TabLabel(label, tab)
+            yield ChoiceLabel(label, tab, id=f"tab-{tab}")
         yield Summary()
 
     def show_tab(self, tab: str) -> None:
         """Mark a tab as the one that is seen."""
-        for label in self.query(TabLabel):
-            label.set_class(label.tab == tab, "-active")
+        for label in self.query(ChoiceLabel):
+            label.set_class(label.choice == tab, "-active")
 
     def show_connection(self, connection: Connection) -> None:
         """The head came, went, or wants a key."""

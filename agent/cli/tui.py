@@ -165,9 +165,13 @@ def _print_state(url: str | None, key_file: Path | None, *, as_json: bool) -> No
     from agent.cli.state_tables import state_tables
     from agent.client import Client
     from agent.keys import read_key
+    from shards.errors import ConfigurationError
+    from tui.client.address import complete
 
+    if sys.stdout is None:
+        raise ConfigurationError("standard output is closed", where="--once", hint="Give it a file: --once > fleet.txt")
     key_for = _KeyRing(read_key(key_file) if key_file else None)
-    where = url or _find_url()
+    where = complete(url, DEFAULT_URL) if url else _find_url()
     with Client(where, key_for(where)) as client:
         state: dict[str, Any] = client.get("/fleet")
     if as_json:

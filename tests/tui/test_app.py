@@ -22,7 +22,7 @@ from tui.dialogs.help_dialog import HelpDialog
 from tui.dialogs.key_dialog import KeyDialog
 from tui.dialogs.start_head import StartHeadDialog
 from tui.heads import FoundHead, StartedHead, Surroundings
-from tui.top_bar import Summary, TabLabel
+from tui.top_bar import Summary
 
 NOWHERE = "http://127.0.0.1:1"
 
@@ -72,7 +72,7 @@ async def test_tabs_by_key_and_mouse(head: ToldHead, tmp_path: Path) -> None:
         before = app.focused
         await pilot.press("f3")
         assert switcher.current == "fleet"
-        assert app.query_one("#tab-fleet", TabLabel).has_class("-active")
+        assert app.query_one("#tab-fleet").has_class("-active")
         await until(pilot, lambda: app.focused is not before)
         await pilot.click("#tab-chat")
         assert switcher.current == "chat"

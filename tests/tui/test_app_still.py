@@ -50,3 +50,35 @@ async def test_what_comes_while_the_chat_is_hidden_is_there_afterwards(
         await pilot.press("f2")
         await until(app, "and the last ones")
         await until(app, "pc-2 has left")
+
+
+@pytest.mark.parametrize("opened", ["f2", "ctrl+p"])
+async def test_a_terminal_that_has_no_room_for_anything_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: str
+) -> None:
+    head = StillHead(Scene(3, since=NOON))
+    monkeypatch.setattr(tui.app, "HeadClient", lambda url, key=None: StillClient(head))
+    monkeypatch.setattr(tui.app, "FleetWatch", lambda client, tell: StillWatch(head, tell))
+    app = EdgeAgentApp(tmp_path, "http://127.0.0.1:8114")
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(app, "connected")
+        await pilot.press(opened)
+        for width, height in ((2, 2), (1, 30), (100, 1), (1, 1)):
+            await pilot.resize_terminal(width, height)
+            await pilot.pause(0.05)
+        await pilot.resize_terminal(100, 30)
+        await until(app, "connected")
+
+
+async def test_the_help_says_where_the_keys_of_the_list_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = StillHead(Scene(3, since=NOON))
+    monkeypatch.setattr(tui.app, "HeadClient", lambda url, key=None: StillClient(head))
+    monkeypatch.setattr(tui.app, "FleetWatch", lambda client, tell: StillWatch(head, tell))
+    app = EdgeAgentApp(tmp_path, "http://127.0.0.1:8114")
+    async with app.run_test(size=(100, 60)) as pilot:
+        await until(app, "connected")
+        await pilot.press("f1")
+        help_page = await until(app, "Keys (Esc closes)")
+        chat, _, in_list = help_page.partition("Chat, in the list of conversations")
+        assert "Undo delete" in in_list
+        assert "Undo delete" not in chat

@@ -18,7 +18,7 @@ _FILLS = "█▓▒░▚▞"
 _COLOURS = ("$text-primary", "$text-accent", "$text-warning", "$text-success", "$text-secondary", "$text-error")
 
 
-def footer(answer: Answer, context_length: int | None) -> Iterator[Block]:
+def footer(answer: Answer) -> Iterator[Block]:
     """The blocks under an answer that doesn't run any more."""
     if answer.state == "stopped":
         yield _line("■ stopped by you", "bold")
@@ -36,7 +36,7 @@ def footer(answer: Answer, context_length: int | None) -> Iterator[Block]:
             yield _line(" · ".join(_seen(answer.seen)), MUTED)
         return
     if end.finish_reason != "stop":
-        yield _line(_how_it_ended(answer, context_length), "bold $text-warning")
+        yield _line(_how_it_ended(answer), "bold $text-warning")
     yield _line(" · ".join(_figures(answer)), MUTED)
     if end.timings is not None and (parts := time_split(end.timings)):
         yield TimeBar(parts)
@@ -46,13 +46,13 @@ def _line(text: str, style: str) -> TextBlock:
     return TextBlock(Content.styled(text, style))
 
 
-def _how_it_ended(answer: Answer, context_length: int | None) -> str:
+def _how_it_ended(answer: Answer) -> str:
     end = answer.end
     assert end is not None
     if end.finish_reason != "length":
         return f"▲ ended with {one_line(end.finish_reason, 60)}"
-    if context_length is not None and end.prompt_tokens + end.completion_tokens >= context_length:
-        return f"▲ cut: the context of {context_length:,} tokens is full"
+    if answer.context is not None and end.prompt_tokens + end.completion_tokens >= answer.context:
+        return f"▲ cut: the context of {answer.context:,} tokens is full"
     return f"▲ cut at the limit of {end.completion_tokens:,} tokens"
 
 

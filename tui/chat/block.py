@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Protocol
 
 from textual.content import Content
@@ -98,22 +99,36 @@ class TableBlock(_KeptRows):
         lines: Cells of the others, as many in each.
         rest: Stands before each row.
         gap: A row that goes before it; blank, but for what stands before each row there. None: there is none.
+        before: The part of the same table that this one goes on from: its header is not shown again, and no column is
+            narrower than there.
     """
 
     def __init__(
-        self, header: list[Content], lines: list[list[Content]], rest: Content = EMPTY, gap: Content | None = None
+        self,
+        header: list[Content],
+        lines: list[list[Content]],
+        rest: Content = EMPTY,
+        gap: Content | None = None,
+        before: TableBlock | None = None,
     ) -> None:
         super().__init__()
-        self._header, self._lines, self._rest, self._gap = header, lines, rest, gap
+        self._header, self._lines, self._rest, self._gap, self._before = header, lines, rest, gap, before
+
+    @cached_property
+    def _wanted(self) -> list[int]:
+        """The width of the widest cell of each column, up to here."""
+        before = self._before._wanted if self._before is not None else [0] * len(self._header)
+        cells = zip(self._header, *self._lines, strict=True)
+        return [max(least, *(cell.cell_length for cell in column)) for least, column in zip(before, cells, strict=True)]
 
     def _lay_out(self, width: int) -> list[Row]:
         columns = len(self._header)
         room = max(width - self._rest.cell_length - 3 * (columns - 1), columns)
-        all_lines = [self._header, *self._lines]
-        widths = share([max(line[column].cell_length for line in all_lines) for column in range(columns)], room)
+        widths = share(self._wanted, room)
         rows = [Row(self._gap)] if self._gap is not None else []
-        rows.extend(self._line(self._header, widths))
-        rows.append(Row(self._rest + Content.styled("─┼─".join("─" * width for width in widths), MUTED)))
+        if self._before is None:
+            rows.extend(self._line(self._header, widths))
+            rows.append(Row(self._rest + Content.styled("─┼─".join("─" * width for width in widths), MUTED)))
         for line in self._lines:
             rows.extend(self._line(line, widths))
         return rows

@@ -82,6 +82,8 @@ class ChatPane(Widget):
         self._draft_timer: Timer | None = None
         self._unsaved: list[Conversation] = []
         """Those that are being saved, or could not be; one may be in it several times."""
+        self._told = ""
+        """Why the last save failed."""
         self._listed: tuple[str, str, float] | None = None
         """What the list was last read for."""
 
@@ -289,8 +291,11 @@ class ChatPane(Widget):
         try:
             saved = await self.store.save(conversation)
         except ConversationFileError as error:
-            self._complain(error)
+            if str(error) != self._told:  # it is tried again and again; what is read is not to be covered
+                self._told = str(error)
+                self._complain(error)
             return
+        self._told = ""
         place = next(place for place, each in enumerate(self._unsaved) if each is conversation)
         del self._unsaved[place]
         if saved == "copied":

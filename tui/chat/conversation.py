@@ -54,6 +54,8 @@ class Answer(_Part):
     error: MendedText = ""
     """Why it broke off."""
     model: MendedText = ""
+    context: int | None = None
+    """Tokens that this model takes; None: unknown."""
     end: Annotated[End | None, WrapValidator(_or_none)] = None
     """Its statistics, once it is whole. Those that cannot be read are no reason to refuse a conversation."""
     seen: Annotated[Seen | None, WrapValidator(_or_none)] = None
@@ -145,7 +147,7 @@ class Conversation(_Part):
             self.title = one_line(first_line or ", ".join(file.name for file in attachments), TITLE_WIDTH)
         return turn
 
-    def begin_answer(self, model: str = "", *, now: float) -> Answer:
+    def begin_answer(self, model: str = "", context: int | None = None, *, now: float) -> Answer:
         """A new answer to the last question: the first, or another one; the earlier ones stay in `answers`.
 
         Raises:
@@ -156,7 +158,7 @@ class Conversation(_Part):
         turn = self.turns[-1]
         if any(answer.state == "running" for answer in turn.answers):
             raise ValueError("an answer is running")
-        answer = Answer(model=model)
+        answer = Answer(model=model, context=context)
         turn.answers[:] = [*(answer for answer in turn.answers if answer.text), answer]
         turn.shown = len(turn.answers) - 1
         self.used = now

@@ -146,7 +146,6 @@ class ConversationDesk(Vertical):
         """Take a new state of the fleet."""
         fleet = change.fleet
         self._state.show_model(fleet.model)
-        self._view.context = fleet.model.context_length
         self._view.show_waiting(fleet.parked + sum(chain.scheduler.waiting for chain in fleet.chains))
         for event in change.news:
             for answering, _ in self._answerings:
@@ -181,7 +180,7 @@ class ConversationDesk(Vertical):
     def _begin_answer(self) -> None:
         assert self.client is not None
         conversation = self.conversation
-        answer = conversation.begin_answer(self._state.line.model, now=time.time())
+        answer = conversation.begin_answer(self._state.line.model, self._state.line.context, now=time.time())
         answering = Answering(conversation, answer, self._answer_changed)
         worker = self.run_worker(answering.run(self.client), group="answer", exit_on_error=False)
         self._answerings.append((answering, worker))

@@ -61,7 +61,6 @@ class ConversationView(Vertical):
         self._timer: Timer | None = None
         self._next_drawing = 0.0
         self._waiting = 0
-        self.context: int | None = None
 
     def compose(self) -> ComposeResult:
         """The title over the messages."""
@@ -168,7 +167,7 @@ class ConversationView(Vertical):
         notes = next((notes for noted, notes in self._notes if noted is answer), [])
         blocks: list[Block] = [TextBlock(Content.styled(f"◆ {note}", "$text-warning")) for note in notes[-_MOST_NOTES:]]
         if answer.state != "running":
-            blocks += footer(answer, self.context)
+            blocks += footer(answer)
         elif self._live is not None and self._live.answer is answer:
             blocks.append(TextBlock(Content.styled(self._live_words(self._live), MUTED)))
         return [TextBlock(EMPTY), *blocks] if blocks else []

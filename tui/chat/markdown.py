@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 from markdown_it import MarkdownIt
@@ -32,8 +33,15 @@ _GROWING_LINES = 4
 """So many at its end, as long as it grows."""
 _LONGEST_HIGHLIGHTED_LINE = 1000
 """Minified code is read by nobody, and lexers are slow on it."""
-_LONGEST_UNIT = 16_000
-"""A paragraph of so many characters ends there: it is parsed again with every piece, and some texts parse slowly."""
+_MOST_WORK = 8000
+"""What is parsed again with every piece ends there: so many characters, or fewer of those that parse slowly."""
+_WORK_OF_MARKS = {"[": 48, "!": 24, **dict.fromkeys("*_~`<&\\", 4)}
+"""How much more than a plain character these are."""
+_PORTION = 4000
+"""Of the same: what is best fed at once."""
+_PART_LINES = 40
+_PART_CHARACTERS = 4000
+"""A table is laid out in parts of at most so much: one that grows costs no more than a short one."""
 
 # no raw HTML; a link's definition elsewhere in the text is shown, not hidden
 _DEEPEST = 100
@@ -75,6 +83,8 @@ class MarkdownText:
         """So many of them are final."""
         self._rest = ""
         """The text that the others come from."""
+        self._table: TableBlock | None = None
+        """The part of a table that the rest goes on from; then the rest begins with the table's header."""
 
     @property
     def codes(self) -> list[Code]:
@@ -82,31 +92,60 @@ class MarkdownText:
         return [built.code for built in self.built if built.code is not None]
 
     def feed(self, piece: str) -> None:
-        """Take more text, cut anywhere but within a `\\r\\n`."""
+        """Take more text, cut anywhere but within a `\\r\\n`; a `portion` of it takes some milliseconds."""
         rest = clean(self._rest + piece)
         tokens = _PARSER.parse(rest)
         lines = rest.split("\n")
         del self.built[self.settled :]
-        self.built.extend(_Builder(lines, self.built).build(tokens))
-        start = _last_unit(tokens, lines)
+        self.built.extend(_Builder(lines, self.built, self._table).build(tokens))
+        unit = _last_unit(tokens)
+        first = start = unit.map[0] if unit is not None and unit.map is not None else 0
+        header: list[str] = []
+        if unit is not None and unit.type == "table_open":
+            start = self.built[-1].line
+            if start > first:  # in another part
+                header, self._table = lines[first : first + 2], self._part_before()
+            elif start > 0:  # another table
+                self._table = None
+        else:
+            self._table = None
+            if unit is not None and unit.type not in ("fence", "code_block") and _work(lines[start:]) > _MOST_WORK:
+                start = len(lines)
         while self.settled < len(self.built) and self.built[self.settled].line < start:
             self.settled += 1
         # a blank line before stays in: it is what makes a gap
         keep_blank = 0 < start < len(lines) and _is_blank(lines[start - 1])
-        self._rest = "\n" * keep_blank + "\n".join(lines[start:])
+        self._rest = "\n" * keep_blank + "\n".join(header + lines[start:])
+
+    def _part_before(self) -> TableBlock | None:
+        """Of the table at the end, the part before the last."""
+        block = self.built[-2].block
+        return block if isinstance(block, TableBlock) else None
 
 
-def _last_unit(tokens: Sequence[Token], lines: Sequence[str]) -> int:
-    """The line where that begins which more text can still change."""
+def portion(text: str, start: int) -> int:
+    """Where that part of a text ends which is best fed next."""
+    end = min(start + _PORTION, len(text))
+    if _work([text[start:end]]) > _PORTION:
+        work = accumulate(1 + _WORK_OF_MARKS.get(character, 0) for character in text[start:end])
+        end = start + 1 + next(at for at, done in enumerate(work) if done >= _PORTION)
+    return end + 1 if text[end - 1 : end + 1] == "\r\n" else end
+
+
+def _work(lines: Sequence[str]) -> int:
+    """About how much it is to parse them."""
+    text = "\n".join(lines)
+    return len(text) + sum(work * text.count(mark) for mark, work in _WORK_OF_MARKS.items())
+
+
+def _last_unit(tokens: Sequence[Token]) -> Token | None:
+    """Begins what more text can still change."""
     for token in reversed(tokens):
         is_list = token.type in ("bullet_list_open", "ordered_list_open")
         is_item = token.type == "list_item_open" and token.level == 1
         if token.map is not None and (is_item or (token.level == 0 and not is_list)):
-            start = token.map[0]
-            if token.type not in ("fence", "code_block") and sum(map(len, lines[start:])) > _LONGEST_UNIT:
-                return len(lines)
-            return start
-    return 0
+            return token
+    return None
 
 
 def _is_blank(line: str) -> bool:
@@ -133,10 +172,11 @@ class _Builder:
     Args:
         lines: What was parsed.
         before: Blocks that go before.
+        table: The part that a table at the beginning goes on from.
     """
 
-    def __init__(self, lines: Sequence[str], before: Sequence[Built]) -> None:
-        self._lines = lines
+    def __init__(self, lines: Sequence[str], before: Sequence[Built], table: TableBlock | None) -> None:
+        self._lines, self._table_before = lines, table
         self._stands_alone = bool(before) and before[-1].stands_alone
         self._is_first = not before
         self._codes = sum(built.code is not None for built in before)
@@ -176,7 +216,7 @@ class _Builder:
                     yield from self._code(line, token)
                 case "table_open":
                     end = next(at for at in range(position, len(tokens)) if tokens[at].type == "table_close")
-                    yield Built(line, self._table(line, tokens[position:end]), True)
+                    yield from self._table(line, tokens[position:end])
                     position = end
 
     def _item(self) -> _Nesting:
@@ -223,16 +263,28 @@ class _Builder:
     def _ends_with(self, markup: str) -> bool:
         return bool(markup) and self._lines[-1].lstrip(" >").startswith(markup)
 
-    def _table(self, line: int, tokens: Sequence[Token]) -> TableBlock:
-        lines: list[list[Content]] = []
+    def _table(self, line: int, tokens: Sequence[Token]) -> Iterator[Built]:
+        rows: list[list[Content]] = []
+        starts: list[int] = []
         for token in tokens:
             if token.type == "tr_open":
-                lines.append([])
+                rows.append([])
+                starts.append(token.map[0] if token.map is not None else line)
             elif token.type == "inline":
-                lines[-1].append(inline(token))
-        header = [cell.stylize_before("bold") for cell in lines[0]]
-        _, rest, gap = self._before(line, True)
-        return TableBlock(header, lines[1:], rest, gap)
+                rows[-1].append(inline(token))
+        header = [cell.stylize_before("bold") for cell in rows[0]]
+        before, self._table_before = (self._table_before if line == 0 else None), None
+        rest, gap = EMPTY, None
+        if before is None:
+            _, rest, gap = self._before(line, True)
+        first, characters = 1, 0
+        for number in range(2, len(rows)):
+            characters += len(self._lines[starts[number - 1]])
+            if number - first == _PART_LINES or characters > _PART_CHARACTERS:
+                before = TableBlock(header, rows[first:number], rest, gap, before)
+                yield Built(line, before, True)
+                first, line, characters, gap = number, starts[number], 0, None
+        yield Built(line, TableBlock(header, rows[first:], rest, gap, before), True)
 
 
 def _code_block(text: str, language: str, indent: str) -> TextBlock:

@@ -10,11 +10,9 @@ from textual.style import Style
 
 from tui.chat.attachment import Attachment
 from tui.chat.block import EMPTY, MUTED, Block, Row, TextBlock
-from tui.chat.markdown import Code, MarkdownText
+from tui.chat.markdown import Code, MarkdownText, portion
 from tui.client.plain import clean, one_line
 
-_SLICE = 4000
-"""Characters that are parsed at once: some milliseconds."""
 _SHOWN_LINES = 16
 _FOLDED_FROM = 24
 """A question of more lines shows the first ones only, until it is unfolded."""
@@ -125,11 +123,9 @@ class AnswerView(MessageView):
         self._laid_out = 0
 
     def _feed(self) -> None:
-        end = self._fed + _SLICE
-        if self._text[end - 1 : end] == "\r":
-            end += 1
+        end = portion(self._text, self._fed)
         self._markdown.feed(self._text[self._fed : end])
-        self._fed = min(end, len(self._text))
+        self._fed = end
 
     def _advance(self, deadline: float) -> bool:
         built = self._markdown.built

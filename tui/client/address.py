@@ -28,6 +28,8 @@ def complete(text: str, usual: str) -> str:
         raise ConfigurationError(f"this is not an address ({error})", where=text.strip()) from None
     if url.scheme not in ("http", "https") or not url.host or any(character.isspace() for character in typed):
         raise ConfigurationError("this is not an address", where=text.strip(), hint="Write it as pc-2:8114.")
+    if url.port is not None and not 0 < url.port < 2**16:
+        raise ConfigurationError("there is no such port", where=text.strip(), hint="Ports go from 1 to 65535.")
     port = url.port or (httpx.URL(usual).port if usual and "://" not in typed else None)
     host = f"[{url.host}]" if ":" in url.host else url.host
     return f"{url.scheme}://{host}" + (f":{port}" if port else "")

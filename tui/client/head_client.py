@@ -76,6 +76,9 @@ _STATE_SECONDS = 5.0
 """A head that does not say how it is within this time is gone."""
 _ANSWER_SECONDS = 60.0
 """Longest wait for an answer that is no text of a model: a plan for many nodes, a node that is asked itself."""
+_CONNECTION_ERRORS = (httpx.HTTPError, httpx.InvalidURL, ExceptionGroup)
+"""The last one comes from below httpx, e.g. for a port that there cannot be."""
+_MOST_DIGITS = 19
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 """Seconds and tries until a cut way is noticed: an answer may be silent for minutes, so reading it has no limit."""
 
@@ -138,14 +141,14 @@ class HeadClient:
                             raise _told(event["error"], self.url)
                         counts = event if event.get("usage") else counts
                         for choice in event["choices"]:
-                            finish = choice.get("finish_reason") or finish
-                            if text := choice["delta"].get("content"):
+                            finish = _text(choice.get("finish_reason")) or finish
+                            if text := _text(choice["delta"].get("content")):
                                 yield Piece(text)
                     else:
                         raise HeadGoneError("the answer broke off before its end", where=self.url)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except _CONNECTION_ERRORS as error:
             raise self._gone(error) from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise HeadError("the head's answer is not understood", where=self.url) from error
         yield _end(finish, counts or {}, self.url)
 
@@ -194,13 +197,13 @@ class HeadClient:
         content = {} if body is None else {"content": json.dumps(body), "headers": _JSON}
         try:
             response = await self._http.request(method, self.url + path, timeout=timeout, **content)  # type: ignore[arg-type]
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except _CONNECTION_ERRORS as error:
             raise self._gone(error) from error
         if not response.is_success:
             raise self._refusal(response)
         try:
-            return response.json()
-        except ValueError as error:
+            return _parse(response.content)
+        except (ValueError, RecursionError) as error:
             raise HeadError("what answers is not a head: it does not speak JSON", where=self.url) from error
 
     def _read(self, shape: type[_Shape], answer: object) -> _Shape:
@@ -221,9 +224,9 @@ class HeadClient:
     def _refusal(self, response: httpx.Response) -> HeadError:
         """The error that an answer is."""
         try:
-            error = response.json()["error"]
+            error = _parse(response.content)["error"]
             message = clean(str(error["message"]))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             if response.status_code == 401:
                 return KeyWantedError("what answers there wants a key", where=self.url)
             return HeadError(f"what answers there is not a head (it says {response.status_code})", where=self.url)
@@ -255,7 +258,7 @@ async def _events(response: httpx.Response) -> AsyncGenerator[dict[str, Any] | N
             if line.rstrip(b"\r") == b"data: [DONE]":
                 yield None
             elif line.startswith(b"data: "):
-                event = json.loads(line.removeprefix(b"data: "))
+                event = _parse(line.removeprefix(b"data: "))
                 if not isinstance(event, dict):
                     raise ValueError("an event is not an object")
                 yield event
@@ -272,8 +275,32 @@ def _end(finish: str, last: dict[str, Any], url: str) -> End:
             completion_tokens=int(usage.get("completion_tokens", 0)),
             timings=_TIMINGS.validate_python(timings) if timings else None,
         )
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise HeadError("the head's answer is not understood", where=url) from error
+
+
+def _parse(data: bytes | bytearray) -> Any:
+    """JSON, with numbers that all can calculate with."""
+    return json.loads(data, parse_int=_integer, parse_float=_real, parse_constant=_real)
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError("a number is too large")
+    return int(digits)
+
+
+def _real(digits: str) -> float:
+    number = float(digits)
+    if not abs(number) < 10.0**_MOST_DIGITS:  # nor is it none
+        raise ValueError("a number is too large")
+    return number
+
+
+def _text(value: Any) -> str:
+    if value is not None and not isinstance(value, str):
+        raise ValueError("what should be a text is none")
+    return value or ""
 
 
 def _told(error: Any, url: str) -> HeadError:

@@ -13,6 +13,7 @@ from textual.events import Resize
 from textual.widget import Widget
 from textual.widgets import Static
 
+from tui.choice_label import ChoiceLabel
 from tui.client.head_client import HeadClient
 from tui.client.history import History
 from tui.client.state import Fleet, Model, Node, PendingNode
@@ -25,7 +26,7 @@ from tui.fleet.notice import nothing_yet, notice
 from tui.fleet.pending_list import PendingList
 from tui.fleet.plan_dialog import PlanDialog
 from tui.fleet.requests_table import RequestsTable
-from tui.fleet.sections import SECTIONS, Section, SectionBar, SectionLabel
+from tui.fleet.sections import SECTIONS, Section, SectionBar
 from tui.fleet.sparklines import Sparklines
 
 _ROOMY_WIDTH, _ROOMY_HEIGHT = 110, 28
@@ -209,10 +210,10 @@ class FleetPane(Widget):
         message.stop()
         self.refresh_bindings()
 
-    def on_section_label_chosen(self, message: SectionLabel.Chosen) -> None:
+    def on_choice_label_chosen(self, message: ChoiceLabel.Chosen) -> None:
         """A section was clicked."""
         message.stop()
-        self._show_section(message.section)
+        self._show_section(message.choice)
 
     def on_requests_table_cancel_requested(self, message: RequestsTable.CancelRequested) -> None:
         """End an answer."""

@@ -6,6 +6,9 @@ from tui.client.plain import one_line
 from tui.client.state import Fleet
 from tui.client.watch import Connection
 
+_LONGEST_NAME = 30
+"""What the node wants is to be read too."""
+
 
 def notice(connection: Connection, fleet: Fleet | None) -> str:
     """What is wrong, and who waits; empty: nothing, nobody."""
@@ -23,7 +26,7 @@ def notice(connection: Connection, fleet: Fleet | None) -> str:
         if fleet.parked:
             parts.append(f"… {fleet.parked} waiting for a chain")
         if len(fleet.pending) == 1:
-            parts.append(f"? {one_line(fleet.pending[0].name or 'a node')} waits to be let in (a)")
+            parts.append(f"? {one_line(fleet.pending[0].name or 'a node', _LONGEST_NAME)} waits to be let in (a)")
         elif fleet.pending:
             parts.append(f"? {len(fleet.pending)} nodes wait to be let in (a)")
     return " · ".join(parts)

@@ -6,9 +6,8 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal
-from textual.events import Click
-from textual.message import Message
-from textual.widgets import Static
+
+from tui.choice_label import ChoiceLabel
 
 SECTIONS: tuple[str, ...] = ("requests", "pending", "events")
 
@@ -30,43 +29,6 @@ class Section(Container):
             self._title = self.border_title = title
 
 
-class SectionLabel(Static):
-    """The name of a section, to click on."""
-
-    class Chosen(Message):
-        """It was clicked."""
-
-        def __init__(self, section: str) -> None:
-            super().__init__()
-            self.section = section
-
-    DEFAULT_CSS = """
-    SectionLabel {
-        width: auto;
-        padding: 0 1;
-        color: $text-muted;
-        &:hover { background: $block-hover-background; }
-        &.-active { color: $text; text-style: bold reverse; }
-    }
-    """
-
-    def __init__(self, section: str) -> None:
-        super().__init__(section, markup=False, classes=f"of-{section}")
-        self.section = section
-        self._shown = section
-
-    def set_title(self, title: str) -> None:
-        """Say what is in it."""
-        if title != self._shown:
-            self._shown = title
-            self.update(title)
-
-    def on_click(self, event: Click) -> None:
-        """Tell the pane."""
-        event.stop()
-        self.post_message(self.Chosen(self.section))
-
-
 class SectionBar(Horizontal):
     """The line of names."""
 
@@ -81,15 +43,15 @@ class SectionBar(Horizontal):
     def compose(self) -> ComposeResult:
         """A label each."""
         for section in SECTIONS:
-            yield SectionLabel(section)
+            yield ChoiceLabel(section, section, classes=f"of-{section}")
 
     def show(self, section: str) -> None:
         """Mark the one that is seen."""
-        for label in self.query(SectionLabel):
-            label.set_class(label.section == section, "-active")
+        for label in self.query(ChoiceLabel):
+            label.set_class(label.choice == section, "-active")
 
     def set_title(self, section: str, title: str, *, is_there: bool) -> None:
         """Say what is in a section, or leave it out."""
-        label = self.query_one(f".of-{section}", SectionLabel)
-        label.set_title(title)
+        label = self.query_one(f".of-{section}", ChoiceLabel)
+        label.set_text(title)
         label.display = is_there

@@ -315,3 +315,12 @@ def test_the_usual_address_is_tried_first(monkeypatch: pytest.MonkeyPatch, capsy
         found.append(FoundHead("other", urls=("http://pc-3:8114",)))
         with pytest.raises(ConfigurationError, match="2 heads"):
             tui._find_url()
+
+
+def test_once_takes_addresses_as_the_screen_does() -> None:
+    with telling(state()) as url:
+        assert run("fleet", "--once", "--url", url.removeprefix("http://")).returncode == 0
+    done = run("fleet", "--once", "--url", "http://[::1")
+    assert done.returncode == 1
+    assert "this is not an address" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -7,12 +7,12 @@ from tui.chat.conversation import Answer, Seen
 from tui.client.head_client import StagePart, Timings
 
 
-def rows_of(answer: Answer, width: int = 120, context: int | None = 4096) -> list[str]:
-    return [row.content.plain for block in footer(answer, context) for row in block.rows(width)]
+def rows_of(answer: Answer, width: int = 120) -> list[str]:
+    return [row.content.plain for block in footer(answer) for row in block.rows(width)]
 
 
 def whole(reason: str = "stop", tokens: int = 3, prompt: int = 10, timings: Timings | None = TIMINGS) -> Answer:
-    answer = Answer(text="Hello")
+    answer = Answer(text="Hello", context=4096)
     answer.finish(end(reason, tokens, prompt, timings))
     return answer
 
@@ -39,6 +39,14 @@ def test_other_ends_are_said() -> None:
     assert rows_of(whole(reason="length", tokens=64))[0] == "▲ cut at the limit of 64 tokens"
     assert rows_of(whole(reason="length", tokens=100, prompt=3996))[0] == "▲ cut: the context of 4,096 tokens is full"
     assert rows_of(whole(reason="tool\x1b[2J\ncalls"))[0] == "▲ ended with tool\ufffd[2J calls"
+
+
+def test_a_full_context_is_that_of_the_model_that_answered() -> None:
+    answer = whole(reason="length", tokens=100, prompt=3996)
+    answer.context = 32_768
+    assert rows_of(answer)[0] == "▲ cut at the limit of 100 tokens"
+    answer.context = None
+    assert rows_of(answer)[0] == "▲ cut at the limit of 100 tokens"
 
 
 def test_stopped_and_broken_are_said_in_words() -> None:

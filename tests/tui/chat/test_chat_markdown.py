@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tui.chat.block import TableBlock, share
-from tui.chat.markdown import Code, MarkdownText, highlighted
+from tui.chat.markdown import Code, MarkdownText, highlighted, portion
 
 
 def rows_of(text: str, width: int = 60, pieces: list[str] | None = None) -> list[str]:
@@ -197,3 +197,55 @@ def test_columns_share_the_room(wanted: list[int], room: int) -> None:
     assert all(1 <= width <= max(want, 1) for width, want in zip(widths, wanted, strict=True))
     if sum(max(want, 1) for want in wanted) <= room:
         assert widths == [max(want, 1) for want in wanted]
+
+
+LONG_TABLES = (
+    "Before:\n\n| n | what |\n|---|---|\n"
+    + "".join(f"| {number} | row **{number * 37}** |\n" for number in range(130))
+    + "\n| other | table |\n|---|---|\n"
+    + "| x | y |\n" * 50
+    + "1. then a list\n"
+)
+
+
+@given(st.lists(st.integers(0, len(LONG_TABLES)), max_size=15))
+@settings(max_examples=12, deadline=None)
+def test_a_long_table_in_pieces_is_the_same(cuts: list[int]) -> None:
+    ends = [0, *sorted(cuts), len(LONG_TABLES)]
+    pieces = [LONG_TABLES[start:stop] for start, stop in pairwise(ends)]
+    assert rows_of("", pieces=pieces) == rows_of(LONG_TABLES)
+
+
+def test_a_table_that_grows_is_laid_out_in_parts() -> None:
+    markdown = MarkdownText()
+    for line in LONG_TABLES.splitlines(keepends=True)[:134]:
+        markdown.feed(line)
+    tables = [built.block for built in markdown.built if isinstance(built.block, TableBlock)]
+    assert len(tables) == 4
+    assert markdown.settled == len(markdown.built) - 1
+    rows = [row.content.plain for table in tables for row in table.rows(60)]
+    assert [row.split()[0] for row in rows if row[:1].isdigit()] == [str(number) for number in range(130)]
+    assert sum("what" in row for row in rows) == 1
+
+
+@pytest.mark.parametrize(
+    "unit", ["[", "*_[", "![", "*a_ ", "[a](b", "\\*", "<a", "~~a", "`a ``", "- a\n  - b\n", "> a\n>\n"]
+)
+def test_what_parses_slowly_is_parsed_in_parts(unit: str) -> None:
+    text = (unit * 12_000)[:12_000]
+    markdown = MarkdownText()
+    fed = 0
+    while fed < len(text):
+        end = portion(text, fed)
+        assert fed < end <= fed + 4001
+        markdown.feed(text[fed:end])
+        fed = end
+    assert markdown.settled > 0
+
+
+def test_portions_do_not_cut_the_end_of_a_line() -> None:
+    text = "\r\n" * 5000 + "[\r\n" * 500
+    ends = [0]
+    while ends[-1] < len(text):
+        ends.append(portion(text, ends[-1]))
+    assert all(text[end - 1 : end + 1] != "\r\n" for end in ends[1:])

@@ -27,7 +27,9 @@ def test_complete(typed: str, url: str) -> None:
     assert complete(typed, USUAL) == url
 
 
-@pytest.mark.parametrize("typed", ["", "  ", "http://", "ftp://pc-2", "a b", "pc-2:port", "http://pc 2/"])
+@pytest.mark.parametrize(
+    "typed", ["", "  ", "http://", "ftp://pc-2", "a b", "pc-2:port", "http://pc 2/", "pc-2:99999", "pc-2:0"]
+)
 def test_what_is_no_address(typed: str) -> None:
     with pytest.raises(ConfigurationError):
         complete(typed, USUAL)

@@ -229,3 +229,41 @@ async def test_the_proxies_of_the_environment_are_not_asked(head: ToldHead, monk
     client = HeadClient(head.url)
     assert (await client.fleet()).parked == fleet_state()["parked"]
     await client.close()
+
+
+_STRANGE: list[bytes] = [
+    b'{"choices": [{"delta": {"content": 5}}]}',
+    b'{"choices": [{"delta": {"content": ["a"]}}]}',
+    b'{"choices": [{"delta": {}, "finish_reason": {"a": 1}}]}',
+    b'{"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 1e999}}',
+    b'{"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": {"prompt_tokens": ' + b"9" * 400 + b"}}",
+    b'{"choices": ' + b"[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("event", _STRANGE, ids=range(len(_STRANGE)))
+async def test_an_answer_of_a_strange_shape_is_an_error(head: ToldHead, client: HeadClient, event: bytes) -> None:
+    head.stream = lambda: iter([b"data: " + event + b"\n\n", DONE])
+    with pytest.raises(HeadError, match="not understood"):
+        await whole(client)
+
+
+@pytest.mark.parametrize(
+    "body", [b"[" * 100_000, b'{"error": ' + b"[" * 100_000, b"9" * 400, b"NaN", b"1e99"], ids=range(5)
+)
+@pytest.mark.parametrize("status", [200, 500])
+async def test_a_state_of_a_strange_shape_is_an_error(
+    head: ToldHead, client: HeadClient, body: bytes, status: int
+) -> None:
+    head.answers["GET /fleet"] = status, body
+    with pytest.raises(HeadError):
+        await client.fleet()
+
+
+async def test_a_port_that_there_cannot_be_is_an_error() -> None:
+    client = HeadClient("http://127.0.0.1:99999")
+    with pytest.raises(HeadGoneError):
+        await client.fleet()
+    with pytest.raises(HeadGoneError):
+        await whole(client)
+    await client.close()

@@ -29,3 +29,8 @@ def test_why_there_is_no_map() -> None:
     assert nothing_yet(UP) == "waiting for the head's first state …"
     assert nothing_yet(GONE).startswith("no head answers: nobody answers")
     assert nothing_yet(Connection("locked", "")) == "the head wants an API key"
+
+
+def test_a_long_name_leaves_room_for_what_its_node_wants() -> None:
+    fleet = simple(pending=(PendingNode(code="c", name="\x1b[2J" + "w" * 300),))
+    assert notice(UP, fleet) == "? \ufffd[2J" + "w" * 25 + "… waits to be let in (a)"
