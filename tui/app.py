@@ -44,6 +44,10 @@ from tui.preferences import Preferences
 from tui.terminal_input import guard_pastes
 from tui.top_bar import Tab, TopBar
 
+_NONE = "start one with edge-agent serve, or choose one with ctrl+k"
+_USUAL_SECONDS = 2.0
+"""How often a head is looked for at the usual place while there is none."""
+
 _DARK, _LIGHT = "textual-dark", "textual-light"
 _SMALLEST = Size(20, 6)
 """What all is laid out for at least: Textual's own widgets fail where there is no room at all for their text."""
@@ -247,6 +251,7 @@ class EdgeAgentApp(App[StartedHead | None]):
             await self._connect(url)
             return
         self._tell(Connection("looking", "", "looking for heads on this network"))
+        self.run_worker(self._await_usual(), group="usual", exclusive=True)
         try:
             found = await asyncio.to_thread(self._around.find)
         except EdgeAgentError as error:
@@ -256,14 +261,24 @@ class EdgeAgentApp(App[StartedHead | None]):
         if here is not None:
             await self._connect(here)
         else:  # what others announce proves nothing: a person chooses whom to talk to
-            why = "No head answers on this PC."
-            await self._choose(why, found)
+            await self._choose("No head answers on this PC.", found)
+
+    async def _await_usual(self) -> None:
+        """While there is no head: take the one that comes up at the usual place."""
+        usual = self._around.usual_url
+        while self._client is None and usual:
+            await asyncio.sleep(_USUAL_SECONDS)
+            if self._client is not None or not await first_that_answers((usual,)):
+                continue
+            if isinstance(self.screen, ConnectDialog):
+                self.screen.dismiss(usual)
+            elif not any(screen.is_modal for screen in self.screen_stack):
+                self._begin(self._connect(usual))
 
     async def _choose(self, why: str, found: Sequence[FoundHead] | None) -> None:
-        can_start = self._around.starter is not None
-        usual = self._around.usual_url
+        around, can_start = self._around, self._around.starter is not None
         answer = await self.push_screen_wait(
-            ConnectDialog(self._around.find, usual_url=usual, can_start=can_start, why=why, found=found)
+            ConnectDialog(around.find, usual_url=around.usual_url, can_start=can_start, why=why, found=found)
         )
         match answer:
             case StartOne():
@@ -271,7 +286,7 @@ class EdgeAgentApp(App[StartedHead | None]):
             case str():
                 await self._connect(answer)
             case None if self._client is None:
-                self._tell(Connection("gone", "", "no head chosen; ctrl+k connects to one"))
+                self._tell(Connection("none", "", _NONE))
 
     async def _start(self) -> None:
         if self._around.starter is None:
@@ -284,7 +299,7 @@ class EdgeAgentApp(App[StartedHead | None]):
             self._started = head
             await self._connect(head.url)
         elif self._client is None:
-            self._tell(Connection("gone", "", "no head chosen; ctrl+k connects to one"))
+            self._tell(Connection("none", "", _NONE))
 
     async def _connect(self, url: str) -> None:
         """From now on this head is the one."""

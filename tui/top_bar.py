@@ -18,6 +18,7 @@ from tui.client.watch import Connection
 
 Tab = Literal["chat", "fleet"]
 _STATES: dict[str, tuple[str, str]] = {
+    "none": ("○ no head", "$text-warning"),
     "looking": ("◌ looking", "$foreground-muted"),
     "up": ("● connected", "$text-success"),
     "gone": ("✗ gone, trying again", "$text-error"),

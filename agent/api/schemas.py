@@ -88,6 +88,12 @@ class Message(BaseModel):
     refusal: None = None
 
 
+def _no_tools(tools: list[Any]) -> list[Any]:
+    if tools:
+        raise ValueError("tool calls are not supported yet")
+    return tools
+
+
 class ChatRequest(SharedFields):
     """Body of POST /v1/chat/completions."""
 
@@ -105,7 +111,7 @@ class ChatRequest(SharedFields):
     parallel_tool_calls: bool | None = None
 
     # only their neutral values
-    tools: Annotated[list[Any], Field(max_length=0)] | None = None
+    tools: Annotated[list[Any], AfterValidator(_no_tools)] | None = None
     tool_choice: Literal["none", "auto"] | None = None
     response_format: TextFormat | None = None
     modalities: list[Literal["text"]] | None = None

@@ -40,7 +40,7 @@ def show_in_browser(command: Sequence[str], port: int) -> None:
         from aiohttp import web
     except ModuleNotFoundError:
         raise ConfigurationError(
-            "the screen in a browser wants the extra `browser`", where="--browser", hint='pip install ".[browser]"'
+            "the screen in a browser wants the extra `browser`", where="--browser", hint='pip install -e ".[browser]"'
         ) from None
     from agent.server import bind, url_of
 

@@ -1,16 +1,19 @@
-"""Ctrl-C and SIGTERM: the work in hand cleans up after itself, and if it can't in time, it is ended all the same."""
+"""Ctrl-C, SIGTERM, a closed terminal: the work in hand cleans up after itself; if it can't in time, it is ended."""
 
 from __future__ import annotations
 
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from types import FrameType
 
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 """As a shell counts them."""
+if sys.platform != "win32":
+    EXIT_CODES[signal.SIGHUP] = 129
 
 _GRACE_SECONDS = 4.0
 _signalled: int | None = None
@@ -19,7 +22,7 @@ _notifier: socket.socket | None = None
 
 
 def install() -> None:
-    """From now on SIGTERM unwinds like Ctrl-C does, and either ends the process within a few seconds.
+    """From now on SIGTERM and SIGHUP unwind like Ctrl-C does, and each ends the process within a few seconds.
 
     Python runs signal handlers between its own instructions, and loading a model is one long instruction. So a thread
     hears of the signal as well; when its patience is over, it ends our child processes and this one.
@@ -28,7 +31,8 @@ def install() -> None:
     listener, _notifier = socket.socketpair()
     _notifier.setblocking(False)
     for number in EXIT_CODES:
-        signal.signal(number, _unwind)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, _unwind)
     signal.set_wakeup_fd(_notifier.fileno(), warn_on_full_buffer=False)
     threading.Thread(target=_watch, args=(listener,), name="interruption", daemon=True).start()
 

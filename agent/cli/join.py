@@ -58,7 +58,11 @@ def join(
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(help="What this PC is called. Default: its host name.", rich_help_panel=_WHAT, show_default=False),
+        typer.Option(
+            help="What this PC is called from now on. Default: its host name.",
+            rich_help_panel=_WHAT,
+            show_default=False,
+        ),
     ] = None,
     device: Annotated[
         str, typer.Option(help="AUTO, CPU, GPU, NPU, or OpenVINO's name of a device.", rich_help_panel=_WHAT)

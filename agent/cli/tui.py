@@ -48,7 +48,7 @@ def fleet(
     url: Url = None,
     api_key_file: KeyFile = None,
     once: Annotated[bool, typer.Option("--once", help="Print the state as tables, and end.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --once: print one JSON document.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As --once, as one JSON document.")] = False,
 ) -> None:
     """Show the fleet at work, in the terminal: its map, requests, who waits; the chat is on the other tab.
 
@@ -58,11 +58,9 @@ def fleet(
 
         edge-agent fleet --once >> fleet.log
     """
-    if once:
+    if once or as_json:
         _print_state(url, api_key_file, as_json=as_json)
         return
-    if as_json:
-        raise typer.BadParameter("goes with --once only", param_hint="--json")
     _want_terminal()
     _show("fleet", url, api_key_file)
 
@@ -121,6 +119,7 @@ def _want_terminal() -> None:
 def _show(tab: Tab, url: str | None, key_file: Path | None) -> None:
     """Run the screen until its end."""
     from agent import paths
+    from agent.cli.terminal import end_with_terminal
     from agent.keys import read_key
     from agent.look_around import look_around
     from agent.started_head import HeadStarter
@@ -136,6 +135,7 @@ def _show(tab: Tab, url: str | None, key_file: Path | None) -> None:
         tab=tab,
         surroundings=Surroundings(DEFAULT_URL, look_around, _KeyRing(key), HeadStarter(folder / "head.log")),
     )
+    end_with_terminal()
     left = app.run()
     if left is not None:
         _say_what_is_left(left, folder / "head.log")

@@ -273,6 +273,11 @@ def test_a_node_that_is_measured_again_goes_on_serving(fleet: Fleet, monkeypatch
     assert [chain["id"] for chain in after["chains"]] == [chain["id"] for chain in before["chains"]]
 
 
+def test_who_carries_stages_has_a_name(fleet: Fleet) -> None:
+    (node,) = fleet.get("/fleet")["nodes"]
+    assert fleet.get("/fleet")["carriers"] == {node["key"]: node["name"]}
+
+
 def test_of_nodes_that_have_left_nothing_is_told(fleet: Fleet) -> None:
     (node,) = fleet.get("/fleet")["nodes"]
     fleet.model._left_out = {"g" * 40: "it would slow the fleet down", node["key"]: "it is not needed"}

@@ -111,6 +111,22 @@ async def test_head_gone_and_back(tmp_path: Path) -> None:
             await until(pilot, lambda: "connected" in line(app))
 
 
+@pytest.mark.parametrize("is_dialog_closed", [False, True])
+async def test_a_head_that_comes_up_here_is_taken(tmp_path: Path, is_dialog_closed: bool) -> None:
+    with ExitStack() as stack:
+        with told_head() as other:
+            url = other.url
+        app = EdgeAgentApp(tmp_path, surroundings=Surroundings(url))
+        async with app.run_test(size=(100, 30)) as pilot:
+            await until(pilot, lambda: isinstance(app.screen, ConnectDialog))
+            if is_dialog_closed:
+                await pilot.press("escape")
+                await until(pilot, lambda: "no head" in line(app))
+            stack.enter_context(told_head(urlsplit(url).port or 0))
+            await until(pilot, lambda: "connected" in line(app))
+            assert not app.screen.is_modal
+
+
 async def test_a_head_that_wants_a_key(head: ToldHead, tmp_path: Path) -> None:
     head.key = "s3cret"
     app = EdgeAgentApp(tmp_path, head.url)
@@ -320,10 +336,10 @@ async def test_a_head_that_ends_while_it_loads_says_why(head: ToldHead, tmp_path
         starter.head.runs = False
         await until(pilot, lambda: "error: no memory" in on_screen(app) and "It ended" in on_screen(app))
         await pilot.press("escape")
-        await until(pilot, lambda: "gone" in line(app))
+        await until(pilot, lambda: "no head" in line(app))
 
 
-async def test_closing_while_it_loads_ends_it(head: ToldHead, tmp_path: Path) -> None:
+async def test_a_head_that_loads_can_be_ended(head: ToldHead, tmp_path: Path) -> None:
     loading(head)
     starter = FakeStarter(head)
     app = EdgeAgentApp(tmp_path, surroundings=Surroundings(NOWHERE, starter=starter))
@@ -334,6 +350,6 @@ async def test_closing_while_it_loads_ends_it(head: ToldHead, tmp_path: Path) ->
         await until(pilot, lambda: "[b]smol" in on_screen(app))
         await pilot.press("enter")
         await until(pilot, lambda: "loads [b]layers[/b]" in on_screen(app))
-        await pilot.press("escape")
+        await press(pilot, "#cancel")
         await until(pilot, lambda: not isinstance(app.screen, StartHeadDialog))
     assert starter.head.was_stopped

@@ -60,6 +60,7 @@ class ChatPane(Widget):
         Binding("ctrl+b", "conversations", "List", priority=True, tooltip="Conversations on or off"),
         Binding("ctrl+f", "search", "Search", priority=True, show=False, tooltip="Search conversations"),
         Binding("ctrl+t", "rename", "Rename", priority=True, show=False, tooltip="Rename the conversation"),
+        Binding("escape", "close_list", "Back", show=False, tooltip="From the list back to the conversation"),
         Binding("ctrl+g", "export", "Export", priority=True, show=False, tooltip="Export as Markdown"),
     ]
     DEFAULT_CSS = """
@@ -130,12 +131,19 @@ class ChatPane(Widget):
     # the list of conversations
 
     def action_new(self) -> None:
-        """Begin a new conversation."""
-        self._open(Conversation())
+        """Begin a new conversation, with the settings of the one before."""
+        self._open(Conversation(settings=self._desk.conversation.settings))
 
     def action_conversations(self) -> None:
         """Show or hide the list."""
         self._show_list(self.has_class("-no-list"))
+
+    def action_close_list(self) -> None:
+        """Back from the list."""
+        if self.has_class("-narrow"):
+            self._show_list(False)
+        else:
+            self.focus()
 
     def action_search(self) -> None:
         """Look for words in all conversations."""
@@ -165,7 +173,7 @@ class ChatPane(Widget):
         event.stop()
         self._desk.stop(event.id)
         if self._desk.conversation.id == event.id:
-            self._desk.open(Conversation())
+            self._desk.open(Conversation(settings=self._desk.conversation.settings))
 
     async def _open_draft(self) -> None:
         """Go on where something was being typed last time."""
@@ -173,8 +181,12 @@ class ChatPane(Widget):
             entries = await asyncio.to_thread(self.store.entries)
             if entries and not entries[0].problem:
                 conversation = await asyncio.to_thread(self.store.load, entries[0].id)
-                if (conversation.draft or conversation.draft_attachments) and self._desk.conversation.is_empty:
+                if not self._desk.conversation.is_empty:
+                    return
+                if conversation.draft or conversation.draft_attachments:
                     self._open(conversation)
+                else:
+                    self._desk.conversation.settings = conversation.settings
         except ConversationFileError as error:
             self._complain(error)
 
@@ -206,9 +218,9 @@ class ChatPane(Widget):
     def on_resize(self, event: events.Resize) -> None:
         """A narrow screen has no room for the list."""
         is_narrow = event.size.width < _NARROW
-        self.set_class(is_narrow, "-narrow")
-        if self._is_list_wanted is None:
-            self.set_class(is_narrow, "-no-list")
+        if is_narrow != self.has_class("-narrow"):
+            self.set_class(is_narrow, "-narrow")
+            self.set_class(is_narrow or self._is_list_wanted is False, "-no-list")
 
     # dialogs
 

@@ -21,6 +21,7 @@ from tui.chat.composer import Composer
 from tui.chat.conversation import Conversation
 from tui.chat.conversation_view import ConversationView
 from tui.chat.copying import Copied
+from tui.chat.settings import BEGINNING
 from tui.chat.state_line import why_not
 from tui.chat.state_view import StateView
 from tui.chat.transcript import CopyWanted, Transcript
@@ -66,7 +67,7 @@ class ConversationDesk(Vertical):
     def __init__(self, save: Callable[[Conversation], None], *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.client: HeadClient | None = None
-        self.conversation = Conversation()
+        self.conversation = Conversation(settings=BEGINNING)
         self._save = save
         self._view, self._composer, self._state = ConversationView(), Composer(), StateView()
         self._notice = Static(id="notice", classes="-none", markup=False)

@@ -79,6 +79,10 @@ class Settings(BaseModel):
         return {**fields, "stop": list(self.stop)} if self.stop else fields
 
 
+BEGINNING = Settings(temperature=0.6, top_p=0.95, min_p=0.05)
+"""What a first conversation has: with the API's own defaults, which leave every token in, small models ramble."""
+
+
 @dataclass(frozen=True, slots=True)
 class NumberField:
     """A number among the settings, as people fill it in."""

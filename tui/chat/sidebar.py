@@ -7,6 +7,7 @@ import time
 from typing import ClassVar
 
 from textual import on
+from textual.actions import SkipAction
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
@@ -194,7 +195,9 @@ class Sidebar(Widget):
         self.query_one(OptionList).focus()
 
     def action_end_search(self) -> None:
-        """All conversations again."""
+        """All conversations again; where nothing is searched for, the key is for others."""
+        if not self.query_one(Input).value:
+            raise SkipAction
         self.query_one(Input).value = ""
         self.query_one(OptionList).focus()
 

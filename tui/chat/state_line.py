@@ -68,7 +68,7 @@ def _words(connection: Connection | None) -> str:
     match connection.state if connection is not None else "looking":
         case "up":
             return ""
-        case "looking":
+        case "looking" | "none":
             return "○ no head yet"
         case "locked":
             return "▲ the head wants a key"
@@ -78,7 +78,7 @@ def _words(connection: Connection | None) -> str:
 
 def why_not(connection: Connection | None) -> str | None:
     """Why nothing can be sent now; None: it can."""
-    if connection is None or connection.state == "looking":
+    if connection is None or connection.state in ("looking", "none"):
         return "Not sent: there is no head yet. Your text stays here; ctrl+k connects to a head."
     why = one_line(connection.why, 200)
     why = f" ({why})" if why else ""

@@ -217,14 +217,15 @@ class Fleet(_State):
     nodes: tuple[Node, ...] = ()
     pending: tuple[PendingNode, ...] = ()
     events: tuple[Event, ...] = ()
+    carriers: dict[str, str] = Field({}, description="names of those that carry stages, gone or not, by their keys")
     left_out: dict[str, str] = Field({}, description="why nodes carry nothing, by their keys")
     problem: str | None = None
     waits_for: str = ""
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """Names of the nodes by key."""
-        return {node.key: node.name for node in self.nodes}
+        """Names of the nodes by key, also of those that carry stages and are gone."""
+        return self.carriers | {node.key: node.name for node in self.nodes}
 
     @property
     def requests(self) -> tuple[Request, ...]:

@@ -15,8 +15,8 @@ from tui.client.state import Event, Fleet
 class Connection:
     """Whether the head answers."""
 
-    state: Literal["looking", "up", "gone", "locked"]
-    """Not tried yet; answering; not answering any more (it is tried again); wanting an API key."""
+    state: Literal["none", "looking", "up", "gone", "locked"]
+    """None is chosen; not tried yet; answering; not answering (it is tried again); wanting an API key."""
     url: str
     why: str = ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from time import monotonic
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
@@ -25,7 +26,7 @@ _LOOK_SECONDS = 0.4
 class StartHeadDialog(Dialog[StartedHead]):
     """Asks for a package and shows the head's log until it has loaded; answers the head, or None.
 
-    Closing the dialog while a head loads ends that head; "Go on" leaves it to load.
+    Closing the dialog leaves a head to load; "End it" ends it.
 
     Args:
         starter: Starts heads.
@@ -64,7 +65,7 @@ class StartHeadDialog(Dialog[StartedHead]):
             yield problem()
             yield buttons(
                 button("Start", "start", variant="primary"),
-                button("Go on", "go-on"),
+                button("Let it load (Esc)", "go-on"),
                 button("Cancel (Esc)", "cancel"),
             )
 
@@ -97,12 +98,15 @@ class StartHeadDialog(Dialog[StartedHead]):
             case "start":
                 self._start_typed()
             case "go-on":
-                self.dismiss(self._head)
-            case _:
                 self.action_cancel()
+            case _:
+                self._give_up()
 
     def action_cancel(self) -> None:
-        """Close; what loads is ended."""
+        """Close; what loads goes on."""
+        self.dismiss(self._head)
+
+    def _give_up(self) -> None:
         if self._head is None:
             self.dismiss(None)
         else:
@@ -146,11 +150,13 @@ class StartHeadDialog(Dialog[StartedHead]):
             self.show_problem(str(error))
             return
         self._show_phase(loading=True)
-        self.query_one("#state", Static).update(Content(one_line(f"{package.name} loads; {head.url}")))
+        began = monotonic()
         client = HeadClient(head.url)
         shown: list[str] = []
         try:
             while True:
+                state = f"{package.name} loads, {monotonic() - began:.0f} s; {head.url}"
+                self.query_one("#state", Static).update(Content(one_line(state)))
                 running, lines = await asyncio.to_thread(lambda: (head.is_running(), head.log()))
                 if lines != shown:
                     shown = lines
@@ -182,7 +188,7 @@ class StartHeadDialog(Dialog[StartedHead]):
         self.query_one(Log).display = loading
         self.query_one("#start").display = not loading
         self.query_one("#go-on").display = loading
-        self.query_one("#cancel", Button).label = Content("End it (Esc)" if loading else "Cancel (Esc)")
+        self.query_one("#cancel", Button).label = Content("End it" if loading else "Cancel (Esc)")
         self.query_one("#go-on" if loading else "#folder").focus()
 
 

@@ -139,7 +139,7 @@ class _Reader:
         self._history = history
         self._nodes = {node.key: node for node in fleet.nodes}
         self._head = next((node.key for node in fleet.nodes if node.is_head), "")
-        self._is_local = fleet.fleet is None and not fleet.nodes
+        self._is_local, self._names = fleet.fleet is None and not fleet.nodes, fleet.names
         self.carriers = Counter(stage.node for chain in fleet.chains for stage in chain.stages)
 
     def chain(self, number: int, chain: Chain) -> ChainFacts:
@@ -158,7 +158,9 @@ class _Reader:
         kind, state = _of_chain(has_failed) if self._is_local else ("gone", "gone")
         return NodeFacts(
             key="" if self._is_local else stage.node,
-            name=f"stage {index + 1}" if self._is_local else one_line(stage.node)[:8] or "?",
+            name=f"stage {index + 1}"
+            if self._is_local
+            else one_line(self._names.get(stage.node) or stage.node[:8]) or "?",
             kind=kind,
             state=state,
             device=one_line(stage.device),

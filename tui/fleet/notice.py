@@ -39,6 +39,8 @@ def nothing_yet(connection: Connection) -> str:
             return one_line(connection.why) or "looking for the head …"
         case "up":
             return "waiting for the head's first state …"
+        case "none":
+            return f"there is no head{_why(connection)}"
         case "gone":
             return f"no head answers{_why(connection)}"
         case "locked":

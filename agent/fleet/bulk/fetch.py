@@ -28,6 +28,9 @@ STALL_SECONDS = 10.0
 _UNANSWERED = 4
 """Slices asked of a source at a time: enough to fill a local network, little to stand before a token's frame."""
 
+SMALL_SLICE_BYTES = 32 * 2**10
+"""Asked for at a time while tokens flow: their frames wait for a slice that is on the wire."""
+
 _UNWRITTEN = 4
 """Pieces in memory that have yet to be written."""
 
@@ -129,13 +132,13 @@ class _Download:
     data: bytearray
     asked: int = 0
     """Bytes asked for, from the piece's beginning."""
-    arrived: set[int] = field(default_factory=set)
-    """Offsets of the slices that are here."""
+    arrived: dict[int, int] = field(default_factory=dict)
+    """Offsets and lengths of the slices that are here."""
 
     @property
     def received(self) -> int:
         """Bytes that are here."""
-        return min(len(self.arrived) * SLICE_BYTES, self.piece.size)
+        return sum(self.arrived.values())
 
 
 class _Fetch:
@@ -188,7 +191,7 @@ class _Fetch:
             if download is None or self._pace.wait(now):
                 return
             piece, offset = download.piece, download.asked
-            length = min(SLICE_BYTES, piece.size - offset)
+            length = min(SMALL_SLICE_BYTES if self._pace.busy else SLICE_BYTES, piece.size - offset)
             self._crew.ask(
                 source,
                 WantSlice(
@@ -235,7 +238,7 @@ class _Fetch:
             self._crew.drop(reply.source, f"it sent {len(reply.data)} bytes where {want.length} were asked for")
             return
         download.data[want.offset : want.offset + want.length] = reply.data
-        download.arrived.add(want.offset)
+        download.arrived[want.offset] = want.length
         if download.received == download.piece.size:
             for others in self._downloads.values():
                 others.pop((want.path, want.index), None)

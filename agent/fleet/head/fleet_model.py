@@ -152,6 +152,7 @@ class FleetModel:
             "parked": self.head.parked,
             "wish": self._wishes.current.model_dump(),
             "plan": None if plan is None else plan.model_dump(),
+            "carriers": {key: self._fleet.name_of(key) for key in planned},
             "left_out": {node: why for node, why in self._left_out.items() if node in here},
             "problem": self.problem,
             "waits_for": "" if self.ready.is_set() else self.waits_for,

@@ -164,7 +164,9 @@ class Survey:
                     record.unreachable = record.unreachable | (set(peers) - found.keys())
                 except (TimeoutError, StageError) as error:
                     future.cancel()
-                    self._fleet.events.add(f"the links of {record.name} are not known: {error or 'no answer'}")
+                    self._fleet.events.add(
+                        f"the links of {record.name} are not known: {str(error) or 'no answer in time'}"
+                    )
         progress("measuring links", len(nodes), len(nodes))
 
     def _unmeasured(self, record: NodeRecord, nodes: Sequence[NodeRecord]) -> list[str]:

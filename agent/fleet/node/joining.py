@@ -217,7 +217,7 @@ class Joining:
         identity = NodeIdentity.load_or_create(config)
         name = clean_name(settings.name or identity.name)
         self._options, self._settings = options, settings.model_copy(update={"name": name})
-        self._identity = identity.model_copy(update={"name": name})
+        self._identity = identity.renamed(name, config)
         self._joined = JoinedFleets(config)
         self._library, self._tuning = Library(cache / "fleet"), cache / "tuning"
         self._status = self._shown = NodeStatus(name=name)

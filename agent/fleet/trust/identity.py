@@ -50,6 +50,17 @@ class NodeIdentity(Stored):
         """
         return stored.read_or_create(folder / _NODE, cls, lambda: cls(name=default_name(), keys=KeyPair.new()))
 
+    def renamed(self, name: str, folder: Path) -> NodeIdentity:
+        """The same node under a name that is kept.
+
+        Raises:
+            ConfigurationError: the file cannot be written.
+        """
+        renamed = self.model_copy(update={"name": name})
+        if renamed != self:
+            stored.write(folder / _NODE, renamed)
+        return renamed
+
 
 class FleetIdentity(Stored):
     """The fleet whose head this PC is.

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -122,12 +122,6 @@ def test_a_dumb_terminal_is_told_why() -> None:
     assert "\x1b[?1049h" not in said
 
 
-def test_json_goes_with_once_only() -> None:
-    done = run("fleet", "--json")
-    assert done.returncode == 2
-    assert "--once" in done.stderr
-
-
 def test_once_prints_tables() -> None:
     with telling(state()) as url:
         done = run("fleet", "--once", "--url", url)
@@ -137,9 +131,10 @@ def test_once_prints_tables() -> None:
         assert words in done.stdout
 
 
-def test_once_prints_json() -> None:
+@pytest.mark.parametrize("options", [("--once", "--json"), ("--json",)])
+def test_it_prints_json(options: tuple[str, ...]) -> None:
     with telling(state()) as url:
-        done = run("fleet", "--once", "--json", "--url", url)
+        done = run("fleet", *options, "--url", url)
     assert (done.returncode, json.loads(done.stdout)) == (0, state())
 
 
@@ -275,7 +270,8 @@ def in_terminal(*arguments: str, folder: Path) -> Iterator[tuple[subprocess.Pope
     finally:
         process.kill()
         process.wait()
-        os.close(leader)
+        with suppress(OSError):
+            os.close(leader)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pseudo terminals are POSIX's")
@@ -287,6 +283,14 @@ def test_on_a_terminal_it_draws_and_leaves_no_trace(command: str, tmp_path: Path
         said = until("\x1b[?1049l")
         assert process.wait(20) == 0
     assert "Traceback" not in said
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pseudo terminals are POSIX's")
+def test_it_ends_with_its_terminal(tmp_path: Path) -> None:
+    with telling(state()) as url, in_terminal("chat", "--url", url, folder=tmp_path) as (process, until, leader):
+        until("connected")
+        os.close(leader)
+        assert process.wait(20) != 0
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pseudo terminals are POSIX's")

@@ -17,9 +17,9 @@ from bulk_fleet import BulkFleet
 from fake_packages import LAYERS, make_package
 
 from agent.fleet.bulk.bulk_client import Source
-from agent.fleet.bulk.bulk_messages import SLICE_BYTES, Answer, Request, WantSlice, encode, pack_held
+from agent.fleet.bulk.bulk_messages import Answer, Request, WantSlice, encode, pack_held
 from agent.fleet.bulk.bulk_server import BulkServer
-from agent.fleet.bulk.fetch import FetchCancelledError, fetch, fetch_manifest
+from agent.fleet.bulk.fetch import SMALL_SLICE_BYTES, FetchCancelledError, fetch, fetch_manifest
 from agent.fleet.bulk.library import Library
 from agent.fleet.bulk.pace import Pace
 from pipeline.link import KeyPair
@@ -318,7 +318,7 @@ def test_what_is_received_keeps_a_pace_too(fleet: BulkFleet, package: Path, node
     pace = Counted(rate=1e9)
     pace.busy = True
     fetch(node, node.all_pieces(), [fleet.serve(package)], fleet.keys, pace=pace)
-    assert sum(spent) == SIZE + 6 and max(spent) == SLICE_BYTES
+    assert sum(spent) == SIZE + 6 and max(spent) == SMALL_SLICE_BYTES
     node.verify(node.all_pieces())
 
 

@@ -173,3 +173,10 @@ def test_a_file_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
         (tmp_path / "node.json").mkdir()
     with pytest.raises(ConfigurationError, match=r"node\.json"):
         NodeIdentity.load_or_create(tmp_path)
+
+
+def test_a_name_is_kept(tmp_path: Path) -> None:
+    made = NodeIdentity.load_or_create(tmp_path)
+    renamed = made.renamed("laptop-2", tmp_path)
+    assert (renamed.name, renamed.keys) == ("laptop-2", made.keys)
+    assert NodeIdentity.load_or_create(tmp_path) == renamed

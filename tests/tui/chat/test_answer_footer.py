@@ -1,6 +1,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_head import TIMINGS, end
+from scripted_chat import TIMINGS, end
 
 from tui.chat.answer_footer import cells, footer, time_split
 from tui.chat.conversation import Answer, Seen

@@ -3,11 +3,12 @@
 import asyncio
 from pathlib import Path
 
-from scripted_head import GONE, UP, ChatApp, Scripted, end, fleet, until
+from scripted_chat import GONE, UP, ChatApp, Scripted, end, fleet, until
 from textual.events import Paste
 from textual.pilot import Pilot
 
 from tui.chat.conversation import Conversation
+from tui.chat.settings import BEGINNING
 from tui.chat.store import ConversationStore
 from tui.client.errors import HeadError, HeadGoneError, RefusedError
 from tui.client.head_client import Message
@@ -32,7 +33,7 @@ async def test_a_question_is_answered_and_kept(tmp_path: Path) -> None:
         assert "Hello" in app.said
         assert "▌You" in app.said
         assert app.typed == ""
-        assert head.asked == [([Message("user", "hi")], {})]
+        assert head.asked == [([Message("user", "hi")], BEGINNING.as_request())]
         await until(pilot, lambda: "42 of 4,096 tokens" in app.state_line)
         assert head.counted[-1] == [Message("user", "hi"), Message("assistant", "Hel**lo**")]
     conversation = saved(tmp_path)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from scripted_head import ChatApp, Scripted, end, until
+from scripted_chat import ChatApp, Scripted, end, until
 
 
 async def test_a_disk_that_takes_nothing_is_said_once(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from scripted_head import ChatApp, Scripted, end, until
+from scripted_chat import ChatApp, Scripted, end, until
 from textual.app import App, ComposeResult
 
 from tui.chat.conversation import Conversation

@@ -26,6 +26,14 @@ def test_states_in_words() -> None:
     }
 
 
+def test_who_is_gone_keeps_its_name_and_who_carries_nothing_says_why() -> None:
+    state = mixed()
+    carriers, left_out = {key(9): "laptop-9"}, {key(4): "would make it slower"}
+    facts = map_facts(Fleet.model_validate(state.model_dump() | {"carriers": carriers, "left_out": left_out}))
+    named = {each.name: each.state for group in (*facts.chains, facts) for each in getattr(group, "nodes", facts.idle)}
+    assert named["laptop-9"] == "gone" and named["pc-4"] == "left out: would make it slower"
+
+
 def test_work_beyond_its_total_is_all_of_it() -> None:
     facts = map_facts(fleet(chains=(), nodes=(node(1, work=Work(what="fetching", done=7, total=5)),)))
     assert facts.idle[0].progress == 1.0 and facts.idle[0].state == "fetching 100 %"

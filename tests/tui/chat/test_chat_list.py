@@ -1,0 +1,60 @@
+"""The list of conversations beside the open one, and what a new one begins with."""
+
+from pathlib import Path
+
+from scripted_chat import ChatApp, Scripted, end
+from textual.pilot import Pilot
+
+from tui.chat.chat_pane import ChatPane
+from tui.chat.conversation import Conversation
+from tui.chat.settings import BEGINNING, Settings
+from tui.chat.sidebar import Sidebar
+from tui.chat.store import ConversationStore
+
+
+async def shown(pilot: Pilot[None]) -> tuple[bool, bool]:
+    """Whether the list, and the conversation, are on the screen."""
+    await pilot.pause()
+    pane = pilot.app.query_one(ChatPane)
+    return pane.query_one(Sidebar).display, pane.query_one("#desk").display
+
+
+async def test_a_window_that_gets_narrow_shows_the_conversation_whatever_was_wanted(tmp_path: Path) -> None:
+    app = ChatApp(tmp_path, Scripted())
+    async with app.run_test(size=(120, 30)) as pilot:
+        assert await shown(pilot) == (True, True)
+        await pilot.press("ctrl+b", "ctrl+b")
+        assert await shown(pilot) == (True, True)
+        await pilot.resize_terminal(80, 24)
+        assert await shown(pilot) == (False, True)
+        await pilot.press("ctrl+b")
+        assert await shown(pilot) == (True, False)
+        await pilot.press("escape")
+        assert await shown(pilot) == (False, True)
+        await pilot.press(*"typed")
+        assert app.typed == "typed"
+
+
+async def test_a_new_conversation_goes_on_with_the_settings_of_the_one_before(tmp_path: Path) -> None:
+    store, cool = ConversationStore(tmp_path), Settings(temperature=0.1)
+    before = Conversation(settings=cool)
+    before.ask("hi", now=1.0)
+    store.save_now(before)
+    head = Scripted(["one", end()], ["two", end()])
+    app = ChatApp(tmp_path, head)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.pause(0.2)
+        await pilot.press(*"one", "enter", "ctrl+n", *"two", "enter")
+        while len(head.asked) < 2:
+            await pilot.pause(0.02)
+    assert [settings for _, settings in head.asked] == [cool.as_request()] * 2
+
+
+async def test_the_first_conversation_is_sampled_with_care(tmp_path: Path) -> None:
+    head = Scripted(["one", end()])
+    app = ChatApp(tmp_path, head)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press(*"one", "enter")
+        while not head.asked:
+            await pilot.pause(0.02)
+    assert head.asked[0][1] == BEGINNING.as_request() == {"temperature": 0.6, "top_p": 0.95, "min_p": 0.05}
