@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from agent.address import DEFAULT_HOST, DEFAULT_PORT
+from agent.address import DEFAULT_HOST, DEFAULT_PORT, url_at
 from shards.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -120,4 +120,4 @@ def url_of(bound: socket.socket) -> str:
     """Where a server on this socket answers; if that is everywhere, the address by which this PC reaches it."""
     host, port = bound.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return url_at(host, port)

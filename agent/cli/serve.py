@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from agent.address import DEFAULT_CONTROL_PORT, DEFAULT_HOST, DEFAULT_PORT, DEFAULT_URL
+from agent.address import DEFAULT_CONTROL_PORT, DEFAULT_HOST, DEFAULT_PORT, DEFAULT_URL, url_at
 from agent.cli import output
 
 if TYPE_CHECKING:
@@ -217,8 +217,7 @@ def _welcome(url: str, model: str, key_file: Path | None, *, is_fleet: bool, is_
     if key_file is not None:
         lines.append(f"[dim]key[/]    in {escape(str(key_file))}; clients send it as a bearer token")
     if is_open and (addresses := own_addresses()):
-        host = f"[{addresses[0]}]" if ":" in addresses[0] else addresses[0]
-        there = f"http://{host}:{url.rpartition(':')[2]}"
+        there = escape(url_at(addresses[0], int(url.rpartition(":")[2])))
         lines.append(
             f"[dim]others[/] reach it at {escape(there)}: edge-agent chat --url {escape(there)} --api-key-file FILE"
         )

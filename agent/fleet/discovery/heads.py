@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from time import sleep
 
 from agent import paths
-from agent.address import DEFAULT_HOST
+from agent.address import DEFAULT_HOST, url_at
 from agent.fleet.discovery.discovery import Announcement, Discovery
 from agent.fleet.discovery.interfaces import own_addresses
 from agent.fleet.discovery.reach import candidates
@@ -75,8 +74,4 @@ def _urls(head: Announcement, own: frozenset[str]) -> list[str]:
     hosts = [address for address in candidates(head.addresses) if "%" not in address]  # URLs have no place for scopes
     if hosts and own.issuperset(hosts):  # another user's, on this PC
         hosts.insert(0, DEFAULT_HOST)
-    return [f"http://{_bracketed(host)}:{head.api}" for host in hosts]
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ipaddress.ip_address(host).version == 6 else host
+    return [url_at(host, head.api) for host in hosts]

@@ -119,3 +119,9 @@ async def until(pilot: Pilot[None], condition: Callable[[], bool], seconds: floa
     async with asyncio.timeout(seconds):
         while not condition():
             await pilot.pause(0.01)
+
+
+async def ask(pilot: Pilot[None], text: str) -> None:
+    """Type a question and send it."""
+    await pilot.press(*text)
+    await pilot.press("enter")

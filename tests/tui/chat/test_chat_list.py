@@ -1,8 +1,9 @@
 """The list of conversations beside the open one, and what a new one begins with."""
 
+import asyncio
 from pathlib import Path
 
-from scripted_chat import ChatApp, Scripted, end
+from scripted_chat import ChatApp, Scripted, ask, end, until
 from textual.pilot import Pilot
 
 from tui.chat.chat_pane import ChatPane
@@ -58,3 +59,50 @@ async def test_the_first_conversation_is_sampled_with_care(tmp_path: Path) -> No
         while not head.asked:
             await pilot.pause(0.02)
     assert head.asked[0][1] == BEGINNING.as_request() == {"temperature": 0.6, "top_p": 0.95, "min_p": 0.05}
+
+
+async def test_a_small_screen_has_no_list_until_it_is_asked_for(tmp_path: Path) -> None:
+    app = ChatApp(tmp_path, Scripted(["Hello", end()]))
+    async with app.run_test(size=(60, 20)) as pilot:
+        assert not app.query_one("Sidebar").display
+        await ask(pilot, "hi")
+        await until(pilot, lambda: "tok/s" in app.said)
+        await pilot.press("ctrl+b")
+        assert app.query_one("Sidebar").display
+        assert not app.query_one("ConversationDesk").display
+        await pilot.press("ctrl+b")
+        assert app.query_one("ConversationDesk").display
+        assert app.query_one("Composer").area.has_focus
+        await pilot.resize_terminal(120, 40)
+        await until(pilot, lambda: app.query_one("ConversationDesk").display)
+
+
+async def test_deleting_the_open_conversation_stops_its_answer(tmp_path: Path) -> None:
+    head = Scripted(["Half", asyncio.Event()])
+    app = ChatApp(tmp_path, head)
+    async with app.run_test(size=(100, 40)) as pilot:
+        await ask(pilot, "hi")
+        await until(pilot, lambda: "Half" in app.said and len(ConversationStore(tmp_path).entries()) == 1)
+        await pilot.press("ctrl+b", "ctrl+b")
+        await until(pilot, lambda: app.query_one("Sidebar").query_one("OptionList").option_count == 1)
+        await pilot.press("delete")
+        await until(pilot, lambda: head.closed == 1)
+        await until(pilot, lambda: app.said == "")
+    assert ConversationStore(tmp_path).entries() == []
+
+
+async def test_a_search_leads_to_the_question(tmp_path: Path) -> None:
+    head = Scripted(["answer\n\n" * 30, end()])
+    app = ChatApp(tmp_path, head)
+    async with app.run_test(size=(100, 20)) as pilot:
+        await ask(pilot, "first zebra")
+        await until(pilot, lambda: "tok/s ·" in app.said)
+        await ask(pilot, "second")
+        await until(pilot, lambda: app.said.count("tok/s ·") == 2)
+        await pilot.press("ctrl+n")
+        await until(pilot, lambda: app.said == "")
+        await pilot.press("ctrl+f", *"zebra")
+        await until(pilot, lambda: "1 found" in str(app.query_one("Sidebar .note").visual))
+        await pilot.press("enter", "enter")
+        await until(pilot, lambda: "first zebra" in app.said)
+        await until(pilot, lambda: app.transcript.scroll_offset.y == 0)

@@ -3,20 +3,14 @@
 import asyncio
 from pathlib import Path
 
-from scripted_chat import GONE, UP, ChatApp, Scripted, end, fleet, until
+from scripted_chat import GONE, UP, ChatApp, Scripted, ask, end, fleet, until
 from textual.events import Paste
-from textual.pilot import Pilot
 
 from tui.chat.conversation import Conversation
 from tui.chat.settings import BEGINNING
 from tui.chat.store import ConversationStore
 from tui.client.errors import HeadError, HeadGoneError, RefusedError
 from tui.client.head_client import Message
-
-
-async def ask(pilot: Pilot[None], text: str) -> None:
-    await pilot.press(*text)
-    await pilot.press("enter")
 
 
 def saved(folder: Path) -> Conversation:
@@ -290,22 +284,6 @@ async def test_new_lines(tmp_path: Path) -> None:
         assert head.asked[0][0] == [Message("user", "a\nb\nc")]
 
 
-async def test_a_small_screen_has_no_list_until_it_is_asked_for(tmp_path: Path) -> None:
-    app = ChatApp(tmp_path, Scripted(["Hello", end()]))
-    async with app.run_test(size=(60, 20)) as pilot:
-        assert not app.query_one("Sidebar").display
-        await ask(pilot, "hi")
-        await until(pilot, lambda: "tok/s" in app.said)
-        await pilot.press("ctrl+b")
-        assert app.query_one("Sidebar").display
-        assert not app.query_one("ConversationDesk").display
-        await pilot.press("ctrl+b")
-        assert app.query_one("ConversationDesk").display
-        assert app.query_one("Composer").area.has_focus
-        await pilot.resize_terminal(120, 40)
-        await until(pilot, lambda: app.query_one("ConversationDesk").display)
-
-
 async def test_attaching_settings_renaming_exporting(tmp_path: Path) -> None:
     notes = tmp_path / "notes.txt"
     notes.write_text("my notes", encoding="utf-8")
@@ -333,37 +311,6 @@ async def test_attaching_settings_renaming_exporting(tmp_path: Path) -> None:
         await until(pilot, lambda: app.screen.is_modal)
         await pilot.press("escape")
     assert saved(tmp_path / "conversations").title == "hi [b]x"
-
-
-async def test_deleting_the_open_conversation_stops_its_answer(tmp_path: Path) -> None:
-    head = Scripted(["Half", asyncio.Event()])
-    app = ChatApp(tmp_path, head)
-    async with app.run_test(size=(100, 40)) as pilot:
-        await ask(pilot, "hi")
-        await until(pilot, lambda: "Half" in app.said and len(ConversationStore(tmp_path).entries()) == 1)
-        await pilot.press("ctrl+b", "ctrl+b")
-        await until(pilot, lambda: app.query_one("Sidebar").query_one("OptionList").option_count == 1)
-        await pilot.press("delete")
-        await until(pilot, lambda: head.closed == 1)
-        await until(pilot, lambda: app.said == "")
-    assert ConversationStore(tmp_path).entries() == []
-
-
-async def test_a_search_leads_to_the_question(tmp_path: Path) -> None:
-    head = Scripted(["answer\n\n" * 30, end()])
-    app = ChatApp(tmp_path, head)
-    async with app.run_test(size=(100, 20)) as pilot:
-        await ask(pilot, "first zebra")
-        await until(pilot, lambda: "tok/s ·" in app.said)
-        await ask(pilot, "second")
-        await until(pilot, lambda: app.said.count("tok/s ·") == 2)
-        await pilot.press("ctrl+n")
-        await until(pilot, lambda: app.said == "")
-        await pilot.press("ctrl+f", *"zebra")
-        await until(pilot, lambda: "1 found" in str(app.query_one("Sidebar .note").visual))
-        await pilot.press("enter", "enter")
-        await until(pilot, lambda: "first zebra" in app.said)
-        await until(pilot, lambda: app.transcript.scroll_offset.y == 0)
 
 
 async def test_a_draft_that_was_removed_does_not_come_back(tmp_path: Path) -> None:
