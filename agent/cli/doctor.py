@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agent.address import control_address
 from agent.cli import output
 
 if TYPE_CHECKING:
@@ -32,10 +33,9 @@ def doctor(
     """
     from dataclasses import asdict
 
-    from agent.doctor import reach
     from agent.doctor.examination import examine, topics
 
-    address = None if head is None else reach.parse(head)
+    address = None if head is None else control_address(head)
     with output.progress_bars(quiet=as_json) as progress:
         checks = examine(topics(address), progress)
     if as_json:

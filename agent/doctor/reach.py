@@ -11,7 +11,6 @@ from email.utils import parsedate_to_datetime
 from agent.address import DEFAULT_CONTROL_PORT
 from agent.doctor import clock
 from agent.doctor.check import Check
-from shards.errors import ConfigurationError
 
 _TOPIC = "head"
 _SECONDS = 3.0
@@ -30,28 +29,6 @@ class Answer:
     is_zeromq: bool = False
     ahead: float | None = None
     """If HTTP is spoken there: how many seconds its clock is ahead of ours."""
-
-
-def parse(text: str) -> tuple[str, int]:
-    """Host and control port of HOST, HOST:PORT or [IPV6]:PORT.
-
-    Raises:
-        ConfigurationError: it is nothing of the kind.
-    """
-    if text.startswith("["):
-        host, closed, rest = text[1:].partition("]")
-        colon, port = rest[:1], rest[1:]
-        good = bool(closed) and colon in ("", ":")
-    elif text.count(":") > 1:
-        host, colon, port, good = text, "", "", True  # an IPv6 address
-    else:
-        host, colon, port = text.partition(":")
-        good = True
-    if not good or not host or (colon and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536)):
-        raise ConfigurationError(
-            f"{text!r} is not an address", where="--head", hint=f"Like 192.168.1.20:{DEFAULT_CONTROL_PORT}"
-        )
-    return host, int(port) if port else DEFAULT_CONTROL_PORT
 
 
 def check(host: str, port: int) -> list[Check]:

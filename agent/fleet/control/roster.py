@@ -19,6 +19,7 @@ from agent.fleet.control.messages import (
     ToNode,
     Welcome,
 )
+from agent.fleet.trust.allowance import Allowance
 
 _MOST_BEFORE_HELLO = 64 * 2**10
 """Bytes of the largest message that is read of a node that is not in."""
@@ -109,9 +110,8 @@ class _Node:
     address: str
     instance: str
     heard: float
-    allowance: float
-    """Messages that may be read at `allowed`."""
-    allowed: float
+    allowance: Allowance
+    """Of messages that are read."""
     strikes: int = 0
     rival: _Arrival | None = None
     """Has the same key, and waits until it is clear whether this node is still alive."""
@@ -141,12 +141,7 @@ class Roster:
         node = self._node(connection)
         if node is None:
             return "it is too large for a first message" if size > _MOST_BEFORE_HELLO else None
-        node.allowance = min(_RATE, node.allowance + (now - node.allowed) * _RATE)
-        node.allowed = now
-        if node.allowance < 1:
-            return f"there are more than {_RATE:g} a second"
-        node.allowance -= 1
-        return None
+        return None if node.allowance.take(now) else f"there are more than {_RATE:g} a second"
 
     def said(self, now: float, connection: Connection, address: str, message: FromNode) -> list[Action]:
         """A message has come."""
@@ -278,7 +273,8 @@ class Roster:
     def _admit(self, now: float, arrival: _Arrival) -> list[Action]:
         connection, hello = arrival.connection, arrival.hello
         name = self._free_name(hello.name)
-        self._nodes[connection.key] = _Node(connection, name, arrival.address, hello.instance, now, _RATE, now)
+        allowance = Allowance(_RATE, _RATE, now)
+        self._nodes[connection.key] = _Node(connection, name, arrival.address, hello.instance, now, allowance)
         return [
             NodeJoined(connection.key, name, hello, arrival.address),
             Tell(connection, Welcome(fleet=self._fleet, name=name)),

@@ -16,7 +16,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent import paths
-from agent.address import DEFAULT_CONTROL_PORT, DEFAULT_PORT
+from agent.address import DEFAULT_CONTROL_PORT, DEFAULT_PORT, control_address
 from agent.fleet.bulk.library import Library
 from agent.fleet.control.messages import Key
 from agent.fleet.discovery.discovery import Announcement, Discovery
@@ -70,7 +70,7 @@ class Place:
     @classmethod
     def at(cls, fleet: str, address: str) -> Place:
         """The place of a head at `HOST` or `HOST:PORT`; raises ConfigurationError if that is neither."""
-        host, port = split_address(address)
+        host, port = _joining_address(address)
         return cls(fleet, (host,), port, port + 1)
 
     @classmethod
@@ -137,9 +137,9 @@ def _fleet(
 
 def _fleet_at(address: str, joined: Sequence[JoinedFleet], heads: Sequence[Announcement], all_seen: bool) -> str | None:
     """The fleet whose head is at an address that the user gives."""
-    at = split_address(address)
+    at = _joining_address(address)
     for known in joined:
-        if split_address(known.address) == at:
+        if _joining_address(known.address) == at:
             return known.fleet
     for head in heads:
         if at[0] in head.addresses and at[1] == head.control:
@@ -172,24 +172,16 @@ def _several(options: JoinOptions, seen: Iterable[Announcement], found: Sequence
     )
 
 
-def split_address(text: str) -> tuple[str, int]:
-    """Host and control port of `HOST`, `HOST:PORT`, `[IPv6]:PORT` or an IPv6 address; raises ConfigurationError."""
-    host, colon, port = text.strip().rpartition(":")
-    if text.count(":") > 1 and not (host.startswith("[") and host.endswith("]")):
-        host, colon = text.strip(), ""
-    elif not colon:
-        host = port
-    host = host.removeprefix("[").removesuffix("]")
-    number = int(port) if colon and port.isascii() and port.isdecimal() else None if colon else DEFAULT_CONTROL_PORT
-    if not host or number is None or not 0 < number < 65535:
-        raise ConfigurationError(f"{text!r} is not an address", where="--head", hint="Write it as HOST or HOST:PORT.")
-    if number == DEFAULT_PORT:
+def _joining_address(text: str) -> tuple[str, int]:
+    """Where a user says that the head is; raises ConfigurationError if no PC can join there."""
+    host, port = control_address(text)
+    if port == DEFAULT_PORT:
         raise ConfigurationError(
-            f"{number} is the port of the HTTP API, where no PC joins",
+            f"{port} is the port of the HTTP API, where no PC joins",
             where="--head",
             hint=f"Leave the port out; it is {DEFAULT_CONTROL_PORT} unless the head says otherwise.",
         )
-    return host, number
+    return host, port
 
 
 class Joining:

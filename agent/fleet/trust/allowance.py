@@ -1,9 +1,6 @@
-"""How often something may happen: a token bucket."""
+"""How often something may happen: a token bucket. Pure."""
 
 from __future__ import annotations
-
-import time
-from collections.abc import Callable
 
 
 class Allowance:
@@ -12,16 +9,15 @@ class Allowance:
     Args:
         most: Times it may happen after a long rest.
         per_second: How fast the allowance comes back.
-        clock: Seconds that never go back.
+        now: Seconds, by a clock that never goes back.
     """
 
-    def __init__(self, most: int, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most, self._per_second, self._clock = most, per_second, clock
-        self._left, self._at = float(most), clock()
+    def __init__(self, most: float, per_second: float, now: float) -> None:
+        self._most, self._per_second = most, per_second
+        self._left, self._at = float(most), now
 
-    def take(self) -> bool:
+    def take(self, now: float) -> bool:
         """Whether it may happen now; if so, it counts."""
-        now = self._clock()
         self._left = min(self._most, self._left + (now - self._at) * self._per_second)
         self._at = now
         if self._left < 1:

@@ -97,7 +97,7 @@ class Door:
         self, fleet: FleetIdentity, members: Members, control_port: int, *, host: str = "*", port: int | None = None
     ) -> None:
         self._fleet, self._members, self._control_port = fleet, members, control_port
-        self._allowance = Allowance(_REQUESTS, _REQUESTS_PER_SECOND)
+        self._allowance = Allowance(_REQUESTS, _REQUESTS_PER_SECOND, time.monotonic())
         self._logged: set[str] = set()
         self._end: Mailbox[None] = Mailbox()
         self._context = sockets.Context()
@@ -159,7 +159,7 @@ class Door:
     def _answer(self, parts: Sequence[zmq.Frame]) -> Joined | NotJoined | None:
         if parts[0].get("User-Id") != self._fleet.joining.public:
             return None  # came in before the token was renewed
-        if not self._allowance.take():
+        if not self._allowance.take(time.monotonic()):
             return NotJoined(what="too many nodes join at the same time", hint="Try again in a minute.")
         try:
             request = JoinRequest.model_validate_json(parts[0].bytes)

@@ -75,7 +75,7 @@ class Pending:
         self._refused: dict[str, _Knocks] = {}
         """Not listed any more, and in nobody's way; the latest last."""
         self._names: Mapping[str, str] = {}
-        self._log_lines = Allowance(_LOG_LINES, _LOG_LINES_PER_SECOND, clock)
+        self._log_lines = Allowance(_LOG_LINES, _LOG_LINES_PER_SECOND, clock())
 
     def check(self, key: str, address: str) -> bool:
         """For a doorman: members come in, others wait."""
@@ -163,7 +163,7 @@ class Pending:
             elif self._has_room(address, now):
                 code = code_of(self._members.fleet, key)
                 self._knocks[key] = _Knocks(code, address, first=now, last=now)
-                if self._log_lines.take():
+                if self._log_lines.take(self._clock()):
                     _log.warning("an unknown node at %s waits; to let it in: edge-agent approve %s", address, code)
 
     def _described(self, key: str, knocks: _Knocks, now: float) -> Waiting:

@@ -13,14 +13,12 @@ from pathlib import Path
 import pytest
 import zmq
 
-from agent.address import DEFAULT_CONTROL_PORT
 from agent.doctor import firewall, multicast, ports, reach
 from agent.doctor.firewall import Firewall
 from agent.doctor.interfaces import Interface, interfaces
 from agent.doctor.multicast import Echoes
 from agent.doctor.ports import Taken
 from agent.doctor.reach import Answer
-from shards.errors import ConfigurationError
 
 LAN = Interface("eth0", "192.168.1.20", "192.168.1.0/24")
 WLAN = Interface("wlan0", "192.168.2.20", "192.168.2.0/24")
@@ -125,28 +123,6 @@ def test_who_has_a_port(name: str, tmp_path: Path) -> None:
         assert taken.command
         assert taken.is_ours == (name == "edge-agent")
     assert ports._taken(port) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [
-        ("192.168.1.20:9000", ("192.168.1.20", 9000)),
-        ("study-pc.local", ("study-pc.local", DEFAULT_CONTROL_PORT)),
-        ("[fe80::1]:9000", ("fe80::1", 9000)),
-        ("[fe80::1]", ("fe80::1", DEFAULT_CONTROL_PORT)),
-        ("fe80::1", ("fe80::1", DEFAULT_CONTROL_PORT)),
-    ],
-)
-def test_addresses(text: str, address: tuple[str, int]) -> None:
-    assert reach.parse(text) == address
-
-
-@pytest.mark.parametrize(
-    "text", ["", ":8115", "host:", "host:port", "host:0", "host:65536", "[::1", "[::1]8115", "host:²"]
-)
-def test_what_is_no_address(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="is not an address"):
-        reach.parse(text)
 
 
 @pytest.mark.parametrize(

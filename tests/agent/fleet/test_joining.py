@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from scripted_head import HOST, ScriptedHead, Statuses
 
+from agent.address import DEFAULT_PORT
 from agent.fleet.discovery.announcement import Announcement
 from agent.fleet.node import joining
-from agent.fleet.node.joining import Joining, JoinOptions, Place, choose, split_address
+from agent.fleet.node.joining import Joining, JoinOptions, Place, choose
 from agent.fleet.node.node_settings import NodeSettings
 from agent.fleet.node.node_status import NodeStatus
 from agent.fleet.trust.door import Door
@@ -103,24 +104,9 @@ def said(options: dict[str, Any]) -> JoinOptions:
     return JoinOptions(**{**options, "token": token and Token(fleet=token, joining=KeyPair.new())})
 
 
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [
-        ("pc", ("pc", 8115)),
-        (" 192.0.2.1:9 ", ("192.0.2.1", 9)),
-        ("fe80::1%eth0", ("fe80::1%eth0", 8115)),
-        ("[fe80::1]", ("fe80::1", 8115)),
-        ("[fe80::1]:8200", ("fe80::1", 8200)),
-    ],
-)
-def test_addresses(text: str, address: tuple[str, int]) -> None:
-    assert split_address(text) == address
-
-
-@pytest.mark.parametrize("text", ["", ":", "pc:", ":8115", "pc:0", "pc:65535", "pc:x", "pc:-1", "pc:²"])
-def test_what_is_no_address(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="HOST:PORT"):
-        split_address(text)
+def test_no_pc_joins_at_the_api() -> None:
+    with pytest.raises(ConfigurationError, match="port of the HTTP API"):
+        Place.at("f", f"pc:{DEFAULT_PORT}")
 
 
 class FakeDiscovery:
