@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 from rich.table import Table
+from rich.text import Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Report:
         if self.results:
             medians = Table(title=f"{self.bench}: medians", title_justify="left")
             for name in self.results[0]:
-                medians.add_column(name, justify="right")
+                medians.add_column(name.replace("_", " "), justify="right")
             for row in self.results:
                 medians.add_row(*(f"{v:.3g}" if isinstance(v, float) and v < 10 else _short(v) for v in row.values()))
             out.append(medians)
@@ -82,12 +83,14 @@ class Report:
         targets.add_column("")
         for target in self.targets:
             mark = "[green]ok[/green]" if target.ok else "[red]missed[/red]"
-            targets.add_row(target.what, target.wanted, str(target.got), mark)
+            targets.add_row(Text(target.what), target.wanted, Text(str(target.got)), mark)
         out.append(targets)
         return out
 
 
 def _short(value: object) -> str:
+    if value is None:
+        return "-"
     return f"{value:.1f}" if isinstance(value, float) else str(value)
 
 

@@ -15,6 +15,7 @@ from agent.cli.fleet import approve, forget, plan, status, token
 from agent.cli.inspect import inspect
 from agent.cli.join import join
 from agent.cli.serve import serve
+from agent.cli.simulate import simulate
 from agent.cli.tui import chat, fleet, tui
 
 app = typer.Typer(
@@ -43,6 +44,7 @@ for command in (
     forget,
     token,
     doctor,
+    simulate,
 ):
     app.command()(command)
 app.add_typer(bench.app, name="bench")

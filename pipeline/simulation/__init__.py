@@ -1,0 +1,1 @@
+"""The real scheduler over modelled stages, in virtual time: plans for machines that are not here."""
