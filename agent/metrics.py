@@ -24,11 +24,20 @@ class Metrics:
     def __init__(self, snapshots: Callable[[], Sequence[HeadSnapshot]]) -> None:
         self._registry = CollectorRegistry()
         self._answers = Counter(
-            "edge_agent_answers", "Answers that have ended, by how", ["reason"], registry=self._registry
+            "edge_agent_answers",
+            "Answers that have ended, by how (refused: for load)",
+            ["reason"],
+            registry=self._registry,
         )
         self._tokens = Counter("edge_agent_tokens", "Tokens of ended answers", ["kind"], registry=self._registry)
         self._first_token = Histogram(
             "edge_agent_first_token_seconds", "From request to first token", buckets=_SECONDS, registry=self._registry
+        )
+        self._queue = Histogram(
+            "edge_agent_queue_seconds",
+            "From a request's arrival at its chain until it was let in, of finished answers",
+            buckets=_SECONDS,
+            registry=self._registry,
         )
         self._answer = Histogram(
             "edge_agent_answer_seconds", "From request to end", buckets=_SECONDS, registry=self._registry
@@ -40,13 +49,16 @@ class Metrics:
         self._first_token.observe(seconds)
 
     def ended(self, reason: str, seconds: float, usage: Usage | None) -> None:
-        """An answer has ended: `stop`, `length`, `cancelled` or `failed`."""
+        """An answer has ended: `stop`, `length`, `cancelled` or `failed`; or it was `refused` for load."""
         self._answers.labels(reason).inc()
-        self._answer.observe(seconds)
+        if reason != "refused":
+            self._answer.observe(seconds)
         if usage is not None:
             self._tokens.labels("prompt").inc(usage.prompt)
             self._tokens.labels("cached").inc(usage.cached)
             self._tokens.labels("completion").inc(usage.completion)
+            if usage.queued is not None:
+                self._queue.observe(usage.queued)
 
     def text(self) -> bytes:
         """The page."""
@@ -54,12 +66,18 @@ class Metrics:
 
 
 _COUNTERS = {
-    "steps": "Steps sent",
-    "rows": "Rows of all steps",
-    "preemptions": "Sequences put back for want of room",
-    "dropped_frames": "Frames that were not what they should be",
+    "steps": ("steps", "Steps sent"),
+    "rows": ("rows", "Rows of all steps"),
+    "preemptions": ("preemptions", "Sequences put back for want of room, or to let interactive requests go first"),
+    "prompt_tokens": ("prompt_tokens", "Prompt tokens of requests that have begun"),
+    "prefix_cache_saved_tokens": ("cached_tokens", "Those of them that came from the prefix cache"),
+    "prefix_cache_lookups": ("lookups", "Requests that have looked for a cached prefix"),
+    "prefix_cache_hits": ("hits", "Those of them that began from one"),
+    "prefix_cache_evicted_tokens": ("evicted_tokens", "Tokens of kept KV cache that have made room"),
 }
-"""Of chains."""
+"""Of chains: by name, what counts it in the scheduler."""
+
+_DROPPED = "dropped_frames"
 
 
 class _HeadCollector(Collector):
@@ -69,7 +87,7 @@ class _HeadCollector(Collector):
         self._snapshots = snapshots
         self._counts: dict[int, Mapping[str, int]] = {}
         """Of the chains that were there last, by number."""
-        self._ended: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
+        self._ended: dict[str, int] = dict.fromkeys((*_COUNTERS, _DROPPED), 0)
         """Of those that are not any more: what is counted must never become less."""
         self._lock = threading.Lock()
 
@@ -87,18 +105,44 @@ class _HeadCollector(Collector):
 
         up = sum(snapshot.failure is None for snapshot in snapshots)
         yield GaugeMetricFamily("edge_agent_up", "Chains that serve", up)
-        sequences = GaugeMetricFamily("edge_agent_sequences", "Sequences by state", labels=["state"])
-        for state in ("running", "waiting", "preempted"):
-            sequences.add_metric([state], total(state))
+        paused, batch = total("paused"), total("waiting_batch")
+        sequences = GaugeMetricFamily(
+            "edge_agent_sequences",
+            "Sequences by state (preempted: for want of room; paused: for interactive ones)",
+            labels=["state"],
+        )
+        for state, count in (
+            ("running", total("running")),
+            ("waiting", total("waiting")),
+            ("preempted", total("preempted") - paused),
+            ("paused", paused),
+        ):
+            sequences.add_metric([state], count)
         yield sequences
+        waiting = GaugeMetricFamily(
+            "edge_agent_waiting", "Requests that have not begun, by service", labels=["service"]
+        )
+        waiting.add_metric(["interactive"], total("waiting") - batch)
+        waiting.add_metric(["batch"], batch)
+        yield waiting
         yield GaugeMetricFamily("edge_agent_steps_in_flight", "Steps on their way round", total("in_flight"))
         cache = GaugeMetricFamily("edge_agent_kv_tokens", "Tokens of KV cache by state", labels=["state"])
         for state in ("total", "used", "kept"):
             cache.add_metric([state], total(f"kv_{state}"))
         yield cache
         counts = self._count(snapshots)
-        for field, what in _COUNTERS.items():
-            yield CounterMetricFamily(f"edge_agent_{field}", what, counts[field])
+        for name, (_, what) in _COUNTERS.items():
+            yield CounterMetricFamily(f"edge_agent_{name}", what, counts[name])
+        yield CounterMetricFamily(
+            f"edge_agent_{_DROPPED}", "Frames that were not what they should be", counts[_DROPPED]
+        )
+        if counts["prefix_cache_lookups"]:
+            hits = counts["prefix_cache_hits"] / counts["prefix_cache_lookups"]
+            saved = counts["prefix_cache_saved_tokens"] / counts["prompt_tokens"]
+            yield GaugeMetricFamily("edge_agent_prefix_cache_hit_ratio", "Hits by lookups, since the start", hits)
+            yield GaugeMetricFamily(
+                "edge_agent_prefix_cache_saved_ratio", "Saved by prompt tokens, since the start", saved
+            )
         times = GaugeMetricFamily(
             "edge_agent_step_seconds", "Median of a step's time by chain and part", labels=["chain", "part"]
         )
@@ -121,19 +165,14 @@ class _HeadCollector(Collector):
         with self._lock:
             before, self._counts = self._counts, {each.times.chain: _counts(each) for each in snapshots}
             for chain in before.keys() - self._counts.keys():
-                for field in _COUNTERS:
-                    self._ended[field] += before[chain][field]
+                for name, count in before[chain].items():
+                    self._ended[name] += count
             return {
-                field: self._ended[field] + sum(counts[field] for counts in self._counts.values())
-                for field in _COUNTERS
+                name: ended + sum(counts[name] for counts in self._counts.values())
+                for name, ended in self._ended.items()
             }
 
 
 def _counts(snapshot: HeadSnapshot) -> dict[str, int]:
-    scheduler = snapshot.scheduler
-    return {
-        "steps": scheduler.steps,
-        "rows": scheduler.rows,
-        "preemptions": scheduler.preemptions,
-        "dropped_frames": snapshot.dropped,
-    }
+    counted = {name: getattr(snapshot.scheduler, field) for name, (field, _) in _COUNTERS.items()}
+    return counted | {_DROPPED: snapshot.dropped}

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Protocol
 from uuid import uuid4
@@ -14,19 +14,30 @@ from uuid import uuid4
 from agent.answer_times import AnswerTimes
 from agent.metrics import Metrics
 from pipeline.averages import LastSteps
-from pipeline.messages import Failed, Finished, FinishReason, Request, RequestEvent, Sampling, Token, TokenEvent, Usage
+from pipeline.messages import (
+    Failed,
+    Finished,
+    FinishReason,
+    Request,
+    RequestEvent,
+    Sampling,
+    Service,
+    Token,
+    TokenEvent,
+    Usage,
+)
 from pipeline.text_stream import TextStream
-from shards.errors import CapacityError, EdgeAgentError, StageError
+from shards.errors import EdgeAgentError, OverloadedError, StageError
 
-MAX_OPEN = 256
-"""Answers in the works at once, waiting ones included; further requests are told to come later."""
+MAX_OPEN = 4096
+"""Answers in the works at once on all chains, so that what is kept of them here is bounded; the chains' queues have
+their own bounds."""
+
+_RETRY_SECONDS = 5.0
+"""When to come again if that is reached."""
 
 _REFUSAL_SECONDS = 0.05
 """The head refuses within a few milliseconds what it refuses."""
-
-
-class OverloadedError(CapacityError):
-    """Too much is in the works; unlike other capacity errors, this one goes away by itself."""
 
 
 class CancelledByOwnerError(EdgeAgentError):
@@ -81,20 +92,28 @@ class TextService:
         self._inbox: _Inbox | None = None
         self._active: set[Answers] = set()
 
-    async def start(self, wanted: Sequence[Wanted], client: str = "") -> Answers:
+    async def start(self, wanted: Sequence[Wanted], client: str = "", service: Service = "interactive") -> Answers:
         """Hand requests to the head; their answers come in pieces.
+
+        Args:
+            wanted: The answers that one call asks for.
+            client: Whose call it is.
+            service: How urgent it is.
 
         Raises:
             RequestError: one of them asks for something impossible.
             CapacityError: one of them is too large for the KV cache.
-            OverloadedError: too many answers are in the works.
+            OverloadedError: too many answers are in the works, or wait.
             StageError: the chain has failed.
         """
         count = sum(len(answers.open) for answers in self._active)
         if count + len(wanted) > MAX_OPEN:
+            for _ in wanted:
+                self._metrics.ended("refused", 0.0, None)
             raise OverloadedError(
                 f"{count} answers are in the works, {len(wanted)} more are wanted, and at most {MAX_OPEN} may be",
                 hint="Try again in a moment.",
+                retry_seconds=_RETRY_SECONDS,
             )
         if self._inbox is None:
             self._inbox = _Inbox(asyncio.get_running_loop())
@@ -104,12 +123,14 @@ class TextService:
         try:
             for choice, one in enumerate(wanted):
                 name = answers.request_id(choice)
-                request = Request(name, one.prompt, one.sampling, one.max_tokens, self._stop_tokens, client)
+                request = Request(
+                    name, one.prompt, one.sampling, one.max_tokens, self._stop_tokens, client, service=service
+                )
                 self._head.submit(request, self._inbox.listener(answers, choice))
                 answers.open.add(choice)
             await answers.accepted()
-        except BaseException:
-            answers.close("failed")
+        except BaseException as error:
+            answers.close(_ending(error))
             raise
         return answers
 
@@ -169,8 +190,7 @@ class Answers:
                 if self._error is not None:
                     raise self._error
         finally:
-            is_cancelled = self._error is None or isinstance(self._error, CancelledByOwnerError)
-            self.close("cancelled" if is_cancelled else "failed")
+            self.close(_ending(self._error))
 
     def deliver(self, choice: int, event: RequestEvent) -> None:
         """Called by the inbox, on the event loop."""
@@ -230,11 +250,22 @@ class Answers:
         self._counts[choice] += len(tokens)
         if finish is None or counted is None:
             return Piece(choice, text, tuple(tokens))
-        counted = Usage(counted.prompt, counted.cached, self._counts[choice])
+        counted = replace(counted, completion=self._counts[choice])
         self.open.discard(choice)
         self.times.end(now, steps)
         self._metrics.ended(finish, self.times.since_begin(now), counted)
         return Piece(choice, text, tuple(tokens), finish, counted)
+
+
+def _ending(error: BaseException | None) -> str:
+    """What an answer that ends in an error counts as; None: its client has left."""
+    match error:
+        case None | CancelledByOwnerError() | asyncio.CancelledError():
+            return "cancelled"
+        case OverloadedError():
+            return "refused"
+        case _:
+            return "failed"
 
 
 class _Inbox:

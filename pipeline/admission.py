@@ -1,78 +1,63 @@
-"""The waiting queue: priorities that age, and turns between clients."""
+"""The waiting queue: two classes, in each of them fair to clients."""
 
 from __future__ import annotations
 
-from bisect import insort
-from dataclasses import dataclass, field
-from operator import itemgetter
-
+from pipeline.fair_line import FairLine
+from pipeline.messages import Service
 from pipeline.sequence import Sequence
 
-
-@dataclass(slots=True)
-class _Client:
-    """What one client has waiting, best first."""
-
-    entries: list[tuple[float, int, float, Sequence]] = field(default_factory=list)
-    """(rank, order of arrival, time of arrival, sequence), ascending."""
-    served: float = float("-inf")
-    turn: int = -1
+BATCH_PATIENCE_SECONDS = 30.0
+"""How long batch requests give way to interactive ones: then one of them goes first."""
 
 
 class AdmissionQueue:
-    """Requests waiting for room; deterministic, first come first served among equals.
+    """Requests waiting for room; deterministic.
 
-    A client's requests are ordered by priority and age. Between clients the best score goes first: the priority of
-    the client's first request, plus `ageing` for every second **the client** has waited, that is since the request
-    came or the client last had a turn. So fifty requests of one client count as one, equal clients take turns, and
-    nobody starves: every wait outgrows any priority in the end.
+    Interactive requests go first. Nobody starves: when no batch request has had a turn for
+    `BATCH_PATIENCE_SECONDS`, the next turn is one's. Who is next of a class is said at `FairLine`.
 
     Args:
         ageing: Priority levels that a second of waiting is worth.
     """
 
     def __init__(self, ageing: float) -> None:
-        self._ageing = ageing
-        self._clients: dict[str, _Client] = {}
-        self._arrivals = 0
-        self._turns = 0
+        self._lines: dict[Service, FairLine] = {"interactive": FairLine(ageing), "batch": FairLine(ageing)}
+        self._batch_since = 0.0
+        """When batch requests began to wait, or one of them had a turn since."""
 
     def __len__(self) -> int:
-        return sum(len(client.entries) for client in self._clients.values())
+        return sum(len(line) for line in self._lines.values())
+
+    @property
+    def has_interactive(self) -> bool:
+        """Whether an interactive request waits."""
+        return len(self._lines["interactive"]) > 0
 
     def add(self, sequence: Sequence, now: float) -> None:
         """Put a request in line."""
-        request = sequence.request
-        # Of two waiting requests the one with the larger priority + ageing * (now - arrival) goes first; `now`
-        # cancels out, so the order within a client never changes and can be kept sorted.
-        rank = self._ageing * now - request.priority
-        client = self._clients.setdefault(request.client, _Client())
-        insort(client.entries, (rank, self._arrivals, now, sequence), key=itemgetter(0, 1))
-        self._arrivals += 1
-
-    def remove(self, sequence: Sequence) -> None:
-        """Take a request out of the line, wherever it stands."""
-        name = sequence.request.client
-        client = self._clients[name]
-        client.entries = [entry for entry in client.entries if entry[3] is not sequence]
-        if not client.entries:
-            del self._clients[name]
+        service = sequence.request.service
+        if service == "batch" and not self._lines[service]:
+            self._batch_since = now
+        self._lines[service].add(sequence, now)
 
     def peek(self, now: float) -> Sequence | None:
         """Whose turn it is; None if nobody waits."""
-        if not self._clients:
-            return None
-        return min(self._clients.values(), key=lambda client: self._place(client, now)).entries[0][3]
+        first: tuple[Service, Service] = ("interactive", "batch")
+        if now - self._batch_since >= BATCH_PATIENCE_SECONDS:
+            first = ("batch", "interactive")
+        return self._lines[first[0]].peek() or self._lines[first[1]].peek()
 
     def pop(self, sequence: Sequence, now: float) -> None:
-        """Give a request (the one `peek` named) its turn."""
-        client = self._clients[sequence.request.client]
-        client.served, client.turn = now, self._turns
-        self._turns += 1
-        self.remove(sequence)
+        """Give a request (the one `peek` named) its turn; its `unsent` are the rows that its prompt will take."""
+        service = sequence.request.service
+        if service == "batch":
+            self._batch_since = now
+        self._lines[service].pop(sequence, now)
 
-    def _place(self, client: _Client, now: float) -> tuple[float, int, int]:
-        """The smallest goes first: by score, then the client whose turn is longest ago, then by arrival."""
-        _, order, arrival, sequence = client.entries[0]
-        waited = now - max(arrival, client.served)
-        return -(sequence.request.priority + self._ageing * waited), client.turn, order
+    def remove(self, sequence: Sequence) -> None:
+        """Take a request out of the line, wherever it stands."""
+        self._lines[sequence.request.service].remove(sequence)
+
+    def charge(self, client: str, tokens: int, service: Service = "interactive") -> None:
+        """Count rows that are run for a client: those of a class count among the clients that wait in that class."""
+        self._lines[service].charge(client, tokens)

@@ -19,6 +19,7 @@ from pipeline.payload import PayloadKind
 from pipeline.stage_child import StageChild
 from pipeline.stages import LOOPBACK, Heard, Stage
 from pipeline.wire import Limits
+from shards.edges import begin_of, end_of, layer_words
 from shards.errors import ConfigurationError, StageError
 from shards.progress import Progress as Report
 from shards.progress import silent
@@ -108,7 +109,7 @@ class Chain:
         chain = cls(children, events)
         try:
             for i, config in enumerate(configs):
-                name = f"stage {i + 1} of {len(configs)} (layers {config.first_layer}-{config.end_layer - 1})"
+                name = f"stage {i + 1} of {len(configs)} (layers {layer_words(config)})"
                 task = Start(config=config, cache=cache)
                 children.append(start_stage(i, name, task, lambda child, heard: events.put((child, heard))))
             chain.facts, chain.hidden = chain._load(progress), hidden
@@ -252,11 +253,10 @@ class Chain:
 
 
 def _check_order(configs: Sequence[StageConfig]) -> None:
-    if not configs or configs[0].first_layer != 0:
+    if not configs or begin_of(configs[0]) != 0:
         raise ConfigurationError("a chain begins with layer 0", where="stages")
     for before, after in pairwise(configs):
-        if before.end_layer != after.first_layer:
+        if end_of(before) != begin_of(after):
             raise ConfigurationError(
-                f"layers {before.first_layer} to {before.end_layer - 1} are followed by {after.first_layer}",
-                where="stages",
+                f"layers {layer_words(before)} are followed by {layer_words(after)}", where="stages"
             )

@@ -72,6 +72,9 @@ class Head:
         self._in_flight: deque[_Sent] = deque()
         self._log = StepLog(chain.limits.epoch)
         self._received_bytes = self._dropped = 0
+        self._is_held_up = False
+        """The first stage could take no step when one was to be sent. By now it may: the next poll finds that out.
+        Asked before the poll, it would be ready, and the step would wait until something else happens."""
         self._failure: EdgeAgentError | None = None
         self._closing = self._ended = False
         self._lock = threading.Lock()
@@ -154,7 +157,7 @@ class Head:
         poller.register(self._bell.listener, zmq.POLLIN)
         try:
             while not self._closing:
-                poller.register(self._chain.sender.socket, 0 if self._chain.sender.is_ready else zmq.POLLOUT)
+                poller.register(self._chain.sender.socket, zmq.POLLOUT if self._is_held_up else 0)
                 ready = dict(poller.poll(self._patience_ms()))
                 began = perf_counter()
                 events: list[RequestEvent] = []
@@ -222,7 +225,13 @@ class Head:
 
     def _send_steps(self) -> None:
         sender = self._chain.sender
-        while self._failure is None and sender.is_ready and (step := self._scheduler.next_step(monotonic())):
+        self._is_held_up = False
+        while self._failure is None:
+            if not sender.is_ready:
+                self._is_held_up = True
+                return
+            if (step := self._scheduler.next_step(monotonic())) is None:
+                return
             frame = Frame(step.number, step.operations, step.rows, step.tokens, echo=step.echo)
             sender.send(wire.encode(frame, self._chain.limits.epoch, "tokens"))
             self._in_flight.append(_Sent(step.number, len(step.tokens), len(step.rows), perf_counter()))

@@ -5,18 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import Self
 
 import psutil
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pipeline.measuring import cost_profile
 from pipeline.scheduler_config import SchedulerConfig
 from shards.balance import Costs, balance
+from shards.edges import Edge, layers_between
 from shards.errors import ConfigurationError
+from shards.kv_cache import kv_precision
 from shards.manifest import Manifest
 from shards.profile import CostProfile
 from shards.progress import Progress
-from shards.runtime import EngineName, Mode, StageConfig
+from shards.runtime import EngineName, KvPrecision, Mode, StageConfig
 
 _LEAST_MEASURED = 4
 """Layers of a model that can be measured in parts."""
@@ -39,11 +42,25 @@ class RunOptions(BaseModel):
     )
     cores: tuple[tuple[int, ...], ...] | None = Field(None, description="processor numbers each stage is pinned to")
     kv_tokens: int = Field(8192, gt=0, description="tokens the KV cache holds, all sequences together")
+    kv_precision: KvPrecision | None = Field(
+        None, description="what keys and values are kept in; None: u8 in fast mode, f32 in exact mode"
+    )
+    target_tbt_ms: float | None = Field(
+        SchedulerConfig.target_tbt_ms,
+        gt=0,
+        description="wanted longest time between two tokens of an answer while prompts are worked on; None: no matter",
+    )
+    max_waiting: int = Field(SchedulerConfig.max_waiting, gt=0, description="most requests that wait; more are refused")
     token_budget: int = Field(SchedulerConfig.token_budget, gt=0, description="most rows of a step")
     max_sequences: int = Field(SchedulerConfig.max_sequences, gt=0, description="most sequences at once")
     prefix_cache: bool = SchedulerConfig.prefix_cache
     tune: bool = Field(True, description="in fast mode, measure what is fastest on this machine at load")
     cache: Path | None = Field(None, description="folder for what is measured; None: it is measured again at each load")
+
+    @model_validator(mode="after")
+    def _precision_suits_mode(self) -> Self:
+        kv_precision(self.mode, self.kv_precision)
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +73,8 @@ class Layout:
 
 def lay_out(package: Path, manifest: Manifest, options: RunOptions, cache: Path, progress: Progress) -> Layout:
     """Deal the layers to the stages that options ask for: in fast mode by measurement, otherwise by bytes.
+
+    By measurement an edge may be within a layer; by bytes, or as given, it never is.
 
     Raises:
         ConfigurationError: split or cores do not suit the model or one another; more stages than layers.
@@ -75,17 +94,18 @@ def lay_out(package: Path, manifest: Manifest, options: RunOptions, cache: Path,
         threads=_threads(options, count),
         cores=options.cores[0] if options.cores else None,
         kv_tokens=options.kv_tokens,
+        kv_precision=options.kv_precision,
         tune=options.tune,
     )
     profile: CostProfile | None = None
     if options.mode == "fast" and options.tune and 1 < count <= depth and depth >= _LEAST_MEASURED:
         profile = cost_profile(like, manifest, cache, progress)
-    costs = profile.costs(depth) if profile else Costs.of_bytes(manifest.spans)
+    costs = profile.costs(depth, count) if profile else (Costs.of_bytes(manifest.spans),)
     edges = _given_edges(options.split, depth) if options.split else balance(costs, options.stages)
     cores = options.cores or (None,) * count
     stages = tuple(
-        like.model_copy(update={"first_layer": first, "end_layer": end, "cores": own})
-        for (first, end), own in zip(pairwise(edges), cores, strict=True)
+        like.model_copy(update={**layers_between(begin, end), "cores": own})
+        for (begin, end), own in zip(pairwise(edges), cores, strict=True)
     )
     return Layout(stages, profile.step_times(edges) if profile else None)
 
@@ -96,7 +116,7 @@ def _threads(options: RunOptions, stages: int) -> int | None:
     return max(1, (psutil.cpu_count(logical=False) or 1) // stages)
 
 
-def _given_edges(split: tuple[int, ...], depth: int) -> tuple[int, ...]:
+def _given_edges(split: tuple[int, ...], depth: int) -> tuple[Edge, ...]:
     if min(split) < 1 or sum(split) != depth:
         raise ConfigurationError(
             f"{', '.join(map(str, split))} layers make {sum(split)}, the model has {depth}",

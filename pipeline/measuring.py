@@ -15,6 +15,9 @@ from shards.profile import CostProfile
 from shards.progress import Progress as Report
 from shards.runtime import StageConfig
 
+_KIND = "costs-2"
+"""Name of the findings; another one for what is measured anew, since an old one has not all of it."""
+
 _POLL_SECONDS = 0.2
 """How often the wait looks up, because on Windows a Ctrl-C does not interrupt it."""
 
@@ -48,7 +51,7 @@ def cost_profile(
 
     core = ov.Core()
     check_device(core, config.device)
-    file = findings.file_of("costs", core, config, manifest, cache)
+    file = findings.file_of(_KIND, core, config, manifest, cache)
     found = None if again else findings.recall(file, CostProfile)
     if found is None:
         found = _measure(config, cache, progress, cancel)

@@ -25,6 +25,7 @@ __all__ = [
     "RequestEvent",
     "Sampling",
     "SequenceRows",
+    "Service",
     "StageTiming",
     "Step",
     "StepResult",
@@ -78,7 +79,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """`target` begins with the first `length` tokens of `source`; an Open for its sampling comes with it."""
+    """`target` begins with the first `length` tokens of `source`; before rows of it comes an Open for its sampling."""
 
     source: int
     target: int
@@ -153,6 +154,9 @@ class StepResult:
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
+Service = Literal["interactive", "batch"]
+"""Somebody waits for the answer, or it is wanted whenever there is time for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -167,6 +171,8 @@ class Request:
     """Fairness is between clients."""
     priority: int = 0
     """Larger goes first; waiting ages it."""
+    service: Service = "interactive"
+    """A batch request gives way to interactive ones at every step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +183,8 @@ class Usage:
     cached: int
     """Prompt tokens taken from the prefix cache."""
     completion: int
+    queued: float | None = field(default=None, compare=False)
+    """Seconds from its arrival until it was let in; None if it never was."""
 
 
 @dataclass(frozen=True, slots=True)

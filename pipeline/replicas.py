@@ -6,13 +6,19 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from pipeline.affinity import PrefixAffinity
 from pipeline.messages import Failed, Finished, Request, RequestEvent, Usage
-from shards.errors import EdgeAgentError, StageError
+from pipeline.scheduler_config import SchedulerConfig
+from shards.errors import EdgeAgentError, OverloadedError, StageError
 
 Listener = Callable[[RequestEvent], None]
 
-MAX_PARKED = 256
-"""Requests that wait while no copy runs."""
+_RETRY_SECONDS = 10.0
+"""When to come again while no copy runs: a model takes a while to load."""
+
+_WORTH = 2
+"""Requests that having the beginning of a prompt makes up for: so many more, of its strength, a copy may have than the
+one with the least to do."""
 
 
 class TakesRequests(Protocol):
@@ -28,16 +34,21 @@ class TakesRequests(Protocol):
 
 
 class Replicas:
-    """Gives each request to the copy with the least to do for its strength; while there is none, requests wait.
+    """Gives each request to the copy with the least to do for its strength, or to one that has lately had the same
+    beginning of a prompt and has little more to do; while there is none, requests wait.
 
     Its methods may be called from any thread.
 
     Args:
         busy: Told whether requests are at work, whenever that changes; must be quick.
+        max_waiting: Most requests that wait for a copy.
     """
 
-    def __init__(self, busy: Callable[[bool], None] = lambda busy: None) -> None:
-        self._busy = busy
+    def __init__(
+        self, busy: Callable[[bool], None] = lambda busy: None, max_waiting: int = SchedulerConfig.max_waiting
+    ) -> None:
+        self._busy, self._max_waiting = busy, max_waiting
+        self._affinity = PrefixAffinity[TakesRequests]()
         self._shares: dict[TakesRequests, float] = {}
         """How much each copy can do."""
         self._open: dict[str, TakesRequests] = {}
@@ -53,6 +64,7 @@ class Replicas:
         """
         with self._changed:  # until each has its copy, so that none can be cancelled in between and run all the same
             self._shares, self._refusal = dict(copies), None
+            self._affinity.keep(self._shares.__contains__)
             parked, self._parked = (self._parked, {}) if self._shares else ({}, self._parked)
             for request, listener in parked.values():
                 try:
@@ -64,6 +76,7 @@ class Replicas:
         """Give a copy no more requests."""
         with self._changed:
             self._shares.pop(copy, None)
+            self._affinity.keep(self._shares.__contains__)
 
     def drain(self, copy: TakesRequests, seconds: float) -> bool:
         """Wait until a copy has no request left; whether that came within the time."""
@@ -87,17 +100,19 @@ class Replicas:
 
         Raises:
             RequestError: the request is impossible.
-            EdgeAgentError: the last copy has failed, or there is none and will be none, or too many requests wait for
-                one.
+            OverloadedError: there is no copy, and too many requests wait for one.
+            EdgeAgentError: the last copy has failed, or there is none and will be none.
         """
         with self._changed:
             if not self._shares:
                 if self._refusal is not None:
                     raise self._refusal
-                if len(self._parked) >= MAX_PARKED:
-                    raise StageError(
-                        f"no copy of the model runs at the moment, and {MAX_PARKED} requests wait for one",
+                if len(self._parked) >= self._max_waiting:
+                    raise OverloadedError(
+                        f"no copy of the model runs at the moment, {len(self._parked)} requests wait for one, "
+                        f"and at most {self._max_waiting} may",
                         hint="Ask again in a moment.",
+                        retry_seconds=_RETRY_SECONDS,
                     )
                 self._parked[request.id] = request, listener
                 return
@@ -115,11 +130,7 @@ class Replicas:
 
     def _hand_out(self, request: Request, listener: Listener) -> bool:
         """Give a request to a copy; False: that one has failed, and there are others."""
-        loads = dict.fromkeys(self._shares, 0)
-        for copy in self._open.values():
-            if copy in loads:
-                loads[copy] += 1
-        chosen = min(loads, key=lambda copy: (loads[copy] + 1) / self._shares[copy])
+        chosen = self._choose(request)
         self._open[request.id] = chosen
         if len(self._open) == 1:
             self._busy(True)
@@ -132,6 +143,24 @@ class Replicas:
             del self._shares[chosen]  # it has nothing to do, so every request would go there
             return False
         return True
+
+    def _choose(self, request: Request) -> TakesRequests:
+        if len(self._shares) == 1:
+            return next(iter(self._shares))
+        loads = dict.fromkeys(self._shares, 0)
+        for copy in self._open.values():
+            if copy in loads:
+                loads[copy] += 1
+
+        def wait(copy: TakesRequests, more: int = 0) -> float:
+            return (loads[copy] + 1 + more) / self._shares[copy]
+
+        chosen = min(loads, key=wait)
+        familiar = self._affinity.find(request.prompt)
+        if familiar in loads and wait(familiar) <= wait(chosen, _WORTH):
+            chosen = familiar
+        self._affinity.note(request.prompt, chosen)
+        return chosen
 
     def _hear(self, listener: Listener, event: RequestEvent) -> None:
         if isinstance(event, Finished | Failed):

@@ -59,10 +59,11 @@ class LatestTokens:
         return replace(frame, x=tokens)
 
     def hear(self, result: StepResult) -> None:
-        """Learn what was sampled."""
+        """Learn what was sampled; of sequences that were freed meanwhile nothing is kept."""
         self._heard = result.number
         for token in result.tokens:
-            self._tokens[token.sequence] = token.position, token.token
+            if token.sequence in self._sampled_in:
+                self._tokens[token.sequence] = token.position, token.token
 
     def close(self) -> None:
         """Close the socket; from its own thread."""

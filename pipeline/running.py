@@ -28,6 +28,30 @@ _POLL_SECONDS = 0.2
 """How often a wait looks up, because on Windows a Ctrl-C does not interrupt it."""
 
 
+def scheduler_config(
+    chain: Chain,
+    context_length: int,
+    options: RunOptions,
+    step_times: tuple[tuple[int, float], ...] | None,
+    link_ms: float = 0.0,
+) -> SchedulerConfig:
+    """What the scheduler of a chain is told."""
+    return SchedulerConfig(
+        kv_tokens=chain.kv_tokens,
+        block=chain.block,
+        context_length=context_length,
+        stages=len(chain.stages),
+        runs_ahead=True,
+        step_times=step_times,
+        link_ms=link_ms,
+        token_budget=options.token_budget,
+        target_tbt_ms=options.target_tbt_ms,
+        max_sequences=options.max_sequences,
+        max_waiting=options.max_waiting,
+        prefix_cache=options.prefix_cache,
+    )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Copy:
     """One copy of a model at work: a chain, and the head that drives it."""
@@ -46,20 +70,7 @@ class Copy:
     ) -> Self:
         """Give a chain its head; the chain is the copy's from here on, and is closed if that fails."""
         try:
-            scheduler = Scheduler(
-                SchedulerConfig(
-                    kv_tokens=chain.kv_tokens,
-                    block=chain.block,
-                    context_length=context_length,
-                    stages=len(chain.stages),
-                    runs_ahead=True,
-                    step_times=step_times,
-                    link_ms=link_ms,
-                    token_budget=options.token_budget,
-                    max_sequences=options.max_sequences,
-                    prefix_cache=options.prefix_cache,
-                )
-            )
+            scheduler = Scheduler(scheduler_config(chain, context_length, options, step_times, link_ms))
             return cls(chain, Head(chain, scheduler))
         except BaseException:
             chain.close()

@@ -18,24 +18,32 @@ class SchedulerConfig:
     context_length: int
     """Tokens the model can attend to, prompt and answer."""
     stages: int = 1
-    token_budget: int = 128
-    """Most rows in a step: bounds the pause that a long prompt causes to everyone else."""
+    token_budget: int = 512
+    """Most rows in a step, whatever the target time allows."""
     max_sequences: int = 64
     """Most sequences that run at once (never more than the token budget, so that each can have its row)."""
     prefix_cache: bool = True
     runs_ahead: bool = False
     """Whether the chain fills in tokens that the head has not seen yet, so that a step can follow another at once."""
     step_times: tuple[tuple[int, float], ...] | None = None
-    """Measured (rows, milliseconds) of the slowest stage; see `Pacing`."""
+    """Measured (rows, milliseconds) of the slowest stage, where `StepTimes` begins."""
     link_ms: float = 0.0
-    """What a step spends outside the stages on its way round."""
+    """What a step spends outside the stages on its way round; where it begins, too."""
+    target_tbt_ms: float | None = 150.0
+    """Wanted longest time between two tokens of an answer while prompts are worked on; None: only the budget counts."""
+    mixed: bool = True
+    """Whether prompt rows and answer rows share steps; False is for comparisons."""
+    max_waiting: int = 256
+    """Most requests that wait; more are refused."""
     ageing: float = 0.1
     """Priority levels that a second of waiting is worth."""
 
     def __post_init__(self) -> None:
-        for name in ("kv_tokens", "block", "context_length", "stages", "token_budget", "max_sequences"):
+        for name in ("kv_tokens", "block", "context_length", "stages", "token_budget", "max_sequences", "max_waiting"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{getattr(self, name)} is less than 1", where=name)
+        if self.target_tbt_ms is not None and not self.target_tbt_ms > 0:
+            raise ConfigurationError(f"{self.target_tbt_ms:g} ms is no time to aim at", where="target_tbt_ms")
         if self.kv_tokens < self.block:
             raise ConfigurationError(
                 f"a KV cache of {self.kv_tokens} tokens is smaller than one block of {self.block}", where="kv_tokens"

@@ -18,6 +18,8 @@ class Sequence:
 
     request: Request
     arrived: float = 0.0
+    begun: float | None = None
+    """When it was let in first."""
     first_token: float | None = None
     """When its first token came."""
     tokens: list[int] = field(init=False)
@@ -26,6 +28,8 @@ class Sequence:
     """Its name on the stages; negative while it holds no KV cache. A replay gets a new one."""
     turn: int = -1
     """Which admission was its first; the order is kept when it is preempted."""
+    yields: bool = field(init=False)
+    """Whether it gives way to interactive requests: a batch request that has not waited too long for that yet."""
     sent: int = 0
     """Tokens in the stages' KV cache once the steps in flight are done. One more than `tokens` when it runs ahead."""
     done: int = 0
@@ -38,11 +42,17 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt)
+        self.yields = self.request.service == "batch"
 
     @property
     def unsent(self) -> int:
         """Rows to run before the next token can be sampled: 1 while decoding, 0 while waiting for a result."""
         return len(self.tokens) - self.sent
+
+    @property
+    def precedence(self) -> tuple[bool, int]:
+        """Among those that run: the smaller may take a larger one's place, never the other way round."""
+        return self.yields, self.turn
 
     @property
     def can_run_ahead(self) -> bool:
@@ -57,7 +67,8 @@ class Sequence:
     @property
     def usage(self) -> Usage:
         """Token counts so far."""
-        return Usage(prompt=len(self.request.prompt), cached=self.cached, completion=self.completion)
+        queued = None if self.begun is None else self.begun - self.arrived
+        return Usage(len(self.request.prompt), self.cached, self.completion, queued)
 
     def snapshot(self, state: RequestState, now: float) -> RequestSnapshot:
         """How it does."""

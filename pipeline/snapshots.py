@@ -35,7 +35,13 @@ class SchedulerSnapshot:
 
     running: int
     waiting: int
+    """Of both classes, those that have not run yet."""
+    waiting_batch: int
+    """Those of them that are batch requests."""
     preempted: int
+    """Those that have run and wait to go on."""
+    paused: int
+    """Those of them that are batch requests, which gave way."""
     in_flight: int
     kv_total: int
     """Tokens the KV cache holds."""
@@ -51,6 +57,20 @@ class SchedulerSnapshot:
     """Prompt tokens among them that came from the prefix cache."""
     completion_tokens: int
     preemptions: int
+    lookups: int
+    """Requests that were looked up in the prefix cache: all that have been admitted."""
+    hits: int
+    """Those of them that started from a cached prefix."""
+    evicted_tokens: int
+    """Tokens of KV cache that were kept, and have made room."""
+    prompt_rows: int
+    """Most rows of prompts in the next step, as things stand."""
+    step_times: tuple[tuple[int, float], ...]
+    """Learnt (answer rows, milliseconds) of a step on the slowest stage; empty before anything is known."""
+    prompt_row_ms: float | None
+    """What the first row of a prompt adds to that; None before anything is known."""
+    link_ms: float
+    """What a step spends outside the stages on its way round."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ class StageChild:
                 stderr=subprocess.PIPE,
                 encoding="utf-8",
                 errors="replace",
-                env=_environment(),
+                env=environment(),
                 process_group=None if group else 0,
                 creationflags=group,
             )
@@ -137,7 +137,7 @@ def _meaning(code: int) -> str:
     return f"exit code {code}"
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Of a child: glibc's allocations, weights and all, in huge pages where Linux lets a program ask for them.
 
     The processor then misses fewer addresses while it streams the weights: a step takes some 6 % less. No other system

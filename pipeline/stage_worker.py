@@ -22,6 +22,7 @@ from pipeline.outbox import Outbox
 from pipeline.payload import PayloadKind, Rows
 from pipeline.run_ahead import LatestTokens
 from pipeline.wire import Frame, Limits
+from shards.edges import layer_words
 from shards.errors import EdgeAgentError
 from shards.runtime import Batch, SequenceRows, StageRuntime
 
@@ -80,7 +81,7 @@ class StageWorker:
         self._runtime, self._sampler, self._receiver, self._sender = runtime, sampler, receiver, sender
         self._limits, self._sends = limits, sends
         facts = runtime.facts
-        self._name = f"stage {index + 1} (layers {facts.first_layer}-{facts.end_layer - 1})"
+        self._name = f"stage {index + 1} (layers {layer_words(facts)})"
         self._inbox = Inbox(receiver, limits, warn)
         self._outbox = None if sampler is None else Outbox(sender, limits.epoch, self._inbox.fail)
 

@@ -48,6 +48,10 @@ class BlockTable:
         """The blocks of a sequence, in the order of its tokens. Only for reading, until the next change."""
         return self._sequences[sequence].blocks
 
+    def holders(self, block: int) -> int:
+        """How many sequences hold a block."""
+        return self._references[block]
+
     def needed(self, batch: Iterable[SequenceRows]) -> int:
         """Blocks the batch takes beyond those its rollbacks give back (which may make it negative).
 

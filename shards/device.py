@@ -1,8 +1,11 @@
 """What OpenVINO devices are told, by numeric mode. Imports OpenVINO.
 
 Exact mode computes and caches in f32 without dynamic quantisation of activations, which is what makes a split model
-agree with the whole one in every token; fast mode leaves these to the plugin. CPU behaviour is tested; for GPU and NPU
-this follows OpenVINO's documentation of their plugins.
+agree with the whole one in every token; fast mode leaves these to the plugin, and caches in u8 unless told otherwise.
+CPU behaviour is tested; for GPU and NPU this follows OpenVINO's documentation of their plugins.
+
+A KV cache of f16 is one of bf16 where the CPU computes in that: attention reads keys and values in the precision it
+computes in. So a cache of f32 also has the stage compute in f32.
 """
 
 from __future__ import annotations
@@ -15,19 +18,24 @@ import openvino as ov
 import psutil
 
 from shards.errors import CapacityError, StageError
+from shards.kv_cache import kv_precision as chosen_kv_precision
 from shards.manifest import ModelFacts
-from shards.runtime import Mode, RuntimeFacts, StageConfig
+from shards.runtime import KvPrecision, Mode, RuntimeFacts, StageConfig
 
 Properties = dict[str, Any]
 
-_EXACT = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
+_PRECISION, _KV_PRECISION = "INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION"
+_EXACT = {_PRECISION: "f32", _KV_PRECISION: "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
 _REPORTED = (
-    "INFERENCE_PRECISION_HINT",
-    "KV_CACHE_PRECISION",
+    _PRECISION,
+    _KV_PRECISION,
     "DYNAMIC_QUANTIZATION_GROUP_SIZE",
     "INFERENCE_NUM_THREADS",
     "ENABLE_CPU_PINNING",
 )
+_SAME_WIDTH: dict[KvPrecision, tuple[str, ...]] = {"u8": ("u8", "i8"), "f16": ("f16", "bf16"), "f32": ("f32",)}
+"""What plugins make of a KV cache's precision."""
+
 _ALIGNMENT = 64  # bytes: a cache line, and what OpenVINO's own allocator gives
 
 
@@ -47,20 +55,33 @@ def check_device(core: ov.Core, device: str) -> None:
         )
 
 
-def properties(device: str, mode: Mode, threads: int | None = None, cores: Sequence[int] | None = None) -> Properties:
+def properties(
+    device: str,
+    mode: Mode,
+    threads: int | None = None,
+    cores: Sequence[int] | None = None,
+    kv_precision: KvPrecision | None = None,
+) -> Properties:
     """What a stage is compiled with on a device.
 
     Raises:
         StageError: the device cannot compute exactly.
+        ConfigurationError: exact mode is to have a KV cache of less than f32.
     """
     plugin = family(device)
     chosen: Properties = {"PERFORMANCE_HINT": "LATENCY"}
+    precision = chosen_kv_precision(mode, kv_precision)
     if mode == "exact":
         if plugin == "NPU":
             raise StageError(
                 "the NPU computes in f16 and has no exact mode", where=device, hint="Use mode fast, or another device."
             )
         chosen |= _EXACT
+    elif plugin != "NPU" or kv_precision is not None:
+        # said, not left to the plugin: a graph may carry another wish of whoever exported it
+        chosen[_KV_PRECISION] = precision
+        if precision == "f32":
+            chosen[_PRECISION] = "f32"
     if plugin == "CPU":
         if threads is None and cores:
             threads = len(cores)
@@ -98,7 +119,7 @@ def compile_stage(core: ov.Core, stage: ov.Model, device: str, chosen: Propertie
     try:
         return core.compile_model(stage, device, {name: value for name, value in chosen.items() if name in known})
     except RuntimeError as error:
-        hint = "Use another device or engine for this stage."
+        hint = "Use another device, engine or KV cache precision for this stage."
         if family(device) == "NPU":
             hint = "The NPU takes graphs of fixed shapes only. Use the CPU or GPU for this stage."
         raise StageError(
@@ -114,24 +135,48 @@ def in_force(compiled: ov.CompiledModel) -> dict[str, str]:
         if name in known:
             value = compiled.get_property(name)
             found[name] = value.get_type_name() if isinstance(value, ov.Type) else str(value)
+    if found.get(_PRECISION) == "bf16" and found.get(_KV_PRECISION) == "f16":
+        found[_KV_PRECISION] = "bf16"  # the plugin tells what it was asked for
     return found
 
 
 def facts_of(
-    config: StageConfig, model: ModelFacts, compiled: ov.CompiledModel, block: int, blocks: int
+    config: StageConfig,
+    model: ModelFacts,
+    compiled: ov.CompiledModel,
+    block: int,
+    blocks: int,
+    kv_type: ov.Type | None = None,
 ) -> RuntimeFacts:
-    """What a compiled stage says of itself."""
+    """What a compiled stage says of itself; `kv_type` is what it keeps keys and values in, where that can be seen.
+
+    Raises:
+        StageError: it keeps them in something of another width than the config asks for.
+    """
+    found = in_force(compiled)
+    if kv_type is not None:
+        found[_KV_PRECISION] = kv_type.get_type_name()
+    wanted = config.kv_precision
+    if wanted is not None and found.get(_KV_PRECISION) not in _SAME_WIDTH[wanted]:
+        kept = found.get(_KV_PRECISION, "a precision of its own")
+        raise StageError(
+            f"{config.device} keeps its KV cache in {kept}, not in {wanted}",
+            where="kv_precision",
+            hint="Ask for that, or use another device or engine.",
+        )
     return RuntimeFacts(
         engine=config.engine,
         device=config.device,
         first_layer=config.first_layer,
         end_layer=config.end_layer,
+        begins_after_attention=config.begins_after_attention,
+        ends_after_attention=config.ends_after_attention,
         depth=model.layers,
         hidden_size=model.hidden_size,
         vocabulary=model.vocabulary,
         block=block,
         kv_tokens=block * blocks,
-        properties=in_force(compiled),
+        properties=found,
     )
 
 

@@ -45,6 +45,23 @@ class CapacityError(EdgeAgentError):
     """Something does not fit: KV cache, memory or disk. Names the size wanted and the size there is."""
 
 
+class OverloadedError(CapacityError):
+    """So many requests are at work or waiting that this one is refused; later there is a place again.
+
+    Args:
+        what: What happened, naming how many there are and how many there may be.
+        where: What is full.
+        hint: What the reader can do next.
+        retry_seconds: When a place is likely to be free.
+    """
+
+    def __init__(
+        self, what: str, *, where: str | None = None, hint: str | None = None, retry_seconds: float = 1.0
+    ) -> None:
+        super().__init__(what, where=where, hint=hint)
+        self.retry_seconds = retry_seconds
+
+
 class WireError(EdgeAgentError):
     """A frame is not what the protocol or the plan allows; it was dropped before its payload was touched."""
 

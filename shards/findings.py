@@ -27,6 +27,7 @@ def file_of(kind: str, core: ov.Core, config: StageConfig, manifest: Manifest, c
         config.device,
         config.engine,
         config.mode,
+        config.kv_precision,
         config.threads,
         len(config.cores or ()),
         manifest.stage.package_id if manifest.stage else manifest.package_id,

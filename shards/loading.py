@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shards.edges import Edge, begin_of, end_of
 from shards.errors import PackageError
 from shards.manifest import GRAPH, WEIGHTS
 from shards.progress import Progress, silent
@@ -59,14 +60,14 @@ def load_stage(config: StageConfig, progress: Progress = silent, cache: Path | N
     check_device(core, config.device)
     begin("reading the graph")
     graph = read_graph(core, store)
-    chosen = properties(config.device, config.mode, config.threads, config.cores)
+    chosen = properties(config.device, config.mode, config.threads, config.cores, config.kv_precision)
     if tuned:
         from shards.tuning import tune
 
         begin("tuning")
         chosen |= tune(core, graph, config, store.manifest, chosen, cache)
     begin("cutting")
-    stage = cut(graph, store.manifest, config.first_layer, config.end_layer)
+    stage = cut(graph, store.manifest, begin_of(config), end_of(config))
     begin("compiling")
     runtime = make_runtime(core, stage, config, store.manifest.facts, chosen)
     progress("ready", len(steps), len(steps))
@@ -95,15 +96,24 @@ def read_graph(core: ov.Core, store: PackageStore) -> ov.Model:
     return graph
 
 
-def cut(graph: ov.Model, manifest: Manifest, first: int, end: int) -> ov.Model:
-    """The stage of layers [first, end), counted in the whole model; `graph` is changed in place.
+def layers_divide(store: PackageStore) -> bool:
+    """Whether each layer of a package can be cut behind its attention; errors as `read_graph`."""
+    import openvino as ov
+
+    from shards.graph import find_layers
+
+    return None not in find_layers(read_graph(ov.Core(), store)).middles
+
+
+def cut(graph: ov.Model, manifest: Manifest, begin: Edge, end: Edge) -> ov.Model:
+    """The stage between two edges, counted in the whole model; `graph` is changed in place.
 
     The graph of a stage folder begins at the stage's own first layer.
     """
     from shards.graph import cut_stage
 
     offset = manifest.stage.first_layer if manifest.stage else 0
-    return cut_stage(graph, first - offset, end - offset)
+    return cut_stage(graph, begin - offset, end - offset)
 
 
 def make_runtime(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from shards.blocks import BlockTable
 from shards.device import Properties, cache_tensor, check_memory, compile_stage, facts_of, reason
+from shards.edges import layer_words
 from shards.errors import StageError
 from shards.graph import block_tokens, cache_ports, make_paged
 from shards.inputs import InputBuffer, check_rows
@@ -38,7 +39,7 @@ class PagedStage:
         caches = cache_ports(compiled)
         block = block_tokens(caches)
         blocks = -(-config.kv_tokens // block)
-        self._facts = facts_of(config, model, compiled, block, blocks)
+        self._facts = facts_of(config, model, compiled, block, blocks, caches[0].element_type)
         check_memory(config.device, blocks * sum(port.block_bytes for port in caches), self._facts.kv_tokens)
         self._table = BlockTable(blocks, block)
         self._request = compiled.create_infer_request()
@@ -74,7 +75,7 @@ class PagedStage:
                 self._table.rollback(rows.sequence, rows.past)
             raise StageError(
                 f"{self._facts.device} failed in a step of {len(batch.x)} rows: {reason(error)}",
-                where=f"layers {self._facts.first_layer} to {self._facts.end_layer}",
+                where=f"layers {layer_words(self._facts)}",
             ) from error
 
     def fork(self, source: int, target: int, length: int) -> None:

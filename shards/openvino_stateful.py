@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from shards.blocks import BlockTable
 from shards.device import Properties, compile_stage, facts_of, reason
+from shards.edges import layer_words
 from shards.errors import GraphError, StageError
 from shards.graph import find_layers, gather_output_rows, make_paged
 from shards.inputs import InputBuffer, check_rows
@@ -83,7 +84,7 @@ class StatefulStage:
             self._undo(batch, failed=rows.sequence)
             raise StageError(
                 f"{self._facts.device} failed in {rows.count} rows of sequence {rows.sequence}: {reason(error)}",
-                where=f"layers {self._facts.first_layer} to {self._facts.end_layer}",
+                where=f"layers {layer_words(self._facts)}",
             ) from error
         if len(outputs) == 1:
             return outputs[0]

@@ -10,8 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
+from shards.edges import begin_of, end_of
+
 EngineName = Literal["openvino-paged", "openvino-stateful"]
 Mode = Literal["exact", "fast"]
+KvPrecision = Literal["u8", "f16", "f32"]
 
 
 class StageConfig(BaseModel):
@@ -22,12 +25,17 @@ class StageConfig(BaseModel):
     package: Path
     first_layer: int = Field(ge=0)
     end_layer: int = Field(gt=0, description="one past the last layer")
+    begins_after_attention: bool = Field(False, description="the stage before does the first layer's attention")
+    ends_after_attention: bool = Field(False, description="of the last layer only the attention is done here")
     engine: EngineName = "openvino-paged"
     device: str = "CPU"
     mode: Mode = "fast"
     threads: int | None = Field(None, gt=0, description="inference threads; None: the engine chooses")
     cores: tuple[int, ...] | None = Field(None, description="processor numbers the process is pinned to")
     kv_tokens: int = Field(8192, gt=0, description="tokens the KV cache of this stage holds, all sequences together")
+    kv_precision: KvPrecision | None = Field(
+        None, description="what keys and values are kept in; None: u8 in fast mode, f32 in exact mode"
+    )
     tune: bool = Field(True, description="in fast mode, try the properties that matter at load and keep the best")
 
 
@@ -85,16 +93,20 @@ class RuntimeFacts:
     """Tokens the KV cache holds (a multiple of `block`)."""
     properties: dict[str, str]
     """Device properties in force, after tuning."""
+    begins_after_attention: bool = False
+    """The stage before does the first layer's attention."""
+    ends_after_attention: bool = False
+    """Of the last layer only the attention is done here."""
 
     @property
     def is_first(self) -> bool:
         """Whether the stage embeds tokens."""
-        return self.first_layer == 0
+        return begin_of(self) == 0
 
     @property
     def is_tail(self) -> bool:
         """Whether the stage makes logits."""
-        return self.end_layer == self.depth
+        return end_of(self) == self.depth
 
 
 class StageRuntime(Protocol):

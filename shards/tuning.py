@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from shards import findings
 from shards.device import Properties, family
+from shards.edges import layers_between
 from shards.errors import EdgeAgentError
 from shards.loading import cut, make_runtime
 from shards.manifest import Manifest
@@ -69,7 +70,7 @@ def _measure(core: ov.Core, graph: ov.Model, config: StageConfig, manifest: Mani
     middle = (config.first_layer + config.end_layer) // 2
     layer = cut(graph.clone(), manifest, middle, middle + 1)
     small = config.model_copy(
-        update={"first_layer": middle, "end_layer": middle + 1, "kv_tokens": kv_tokens(sum(_ROWS), _ROUNDS)}
+        update={**layers_between(middle, middle + 1), "kv_tokens": kv_tokens(sum(_ROWS), _ROUNDS)}
     )
 
     def load(extra: Properties) -> StageRuntime:

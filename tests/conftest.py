@@ -1,4 +1,4 @@
-"""Models the tests share. What takes long to make is kept in the user's cache."""
+"""Models the tests share. What takes long to make is kept in the user's cache, and made by one process at a time."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from packages import link, package_of
+from sharing import cache_folder, one_at_a_time
 
-from agent import download, paths
+from agent import download
 
 _SOURCES = ("exporters/**/*.py", "shards/graph/*.py", "shards/manifest.py")
 _STALE_SECONDS = 86_400
@@ -31,7 +32,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def smollm2_gguf() -> Path:
     """SmolLM2-135M-Instruct, Q4_1; downloaded once."""
-    return download.smollm2_gguf()
+    with one_at_a_time("smollm2.gguf"):
+        return download.smollm2_gguf()
 
 
 @pytest.fixture(scope="session")
@@ -39,21 +41,19 @@ def smollm2_package(smollm2_gguf: Path) -> Path:
     """The package of SmolLM2 with its weights kept, made once for each state of the code that makes it. Read only."""
     from exporters.export import export
 
-    folder = paths.cache_folder() / "tests"
+    folder = cache_folder()
     package = folder / f"smollm2-{_key(smollm2_gguf)}"
-    if not (package / "manifest.json").exists():
-        for old in folder.glob("smollm2-*"):
-            if time.time() - old.stat().st_mtime > _STALE_SECONDS:
-                shutil.rmtree(old, ignore_errors=True)
-        made = folder / f".{package.name}-{time.monotonic_ns()}"
-        try:
-            export(str(smollm2_gguf), made, weights="keep", verified=False)
-            made.rename(package)
-        except OSError:
-            if not (package / "manifest.json").exists():  # else another test run was faster
-                raise
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
+    with one_at_a_time("smollm2"):
+        if not (package / "manifest.json").exists():
+            for old in folder.glob("smollm2-*"):
+                if time.time() - old.stat().st_mtime > _STALE_SECONDS:
+                    shutil.rmtree(old, ignore_errors=True)
+            made = folder / f".{package.name}-{time.monotonic_ns()}"
+            try:
+                export(str(smollm2_gguf), made, weights="keep", verified=False)
+                made.rename(package)
+            finally:
+                shutil.rmtree(made, ignore_errors=True)
     return package
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -21,10 +22,16 @@ HEAVY = {"openvino", "openvino_genai", "openvino_tokenizers", "torch", "transfor
          "fastapi", "uvicorn", "httpx", "textual", "zmq", "jinja2"}  # fmt: skip
 
 
+@functools.cache
+def nodes_of(source: Path) -> tuple[ast.AST, ...]:
+    """All of a file's syntax tree."""
+    return tuple(ast.walk(ast.parse(source.read_text("utf-8"), str(source))))
+
+
 def imported_by(source: Path) -> set[tuple[str, int]]:
     """Top-level names a file imports, wherever in it, with the line."""
     found: set[tuple[str, int]] = set()
-    for node in ast.walk(ast.parse(source.read_text("utf-8"), str(source))):
+    for node in nodes_of(source):
         if isinstance(node, ast.Import):
             found |= {(alias.name.partition(".")[0], node.lineno) for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -49,8 +56,7 @@ def test_arrows(package: str) -> None:
 
 def test_the_screen_has_of_the_rest_the_errors_alone() -> None:
     for source in (PROJECT / "tui").rglob("*.py"):
-        tree = ast.parse(source.read_text("utf-8"))
-        of_ours = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+        of_ours = {node.module for node in nodes_of(source) if isinstance(node, ast.ImportFrom) and node.module}
         assert {name for name in of_ours if name.startswith("shards")} <= {"shards.errors"}, source
 
 
@@ -61,7 +67,7 @@ def test_the_project_does_not_unpickle_or_evaluate() -> None:
             assert not names & {"pickle", "cloudpickle", "dill", "marshal", "shelve"}, source
             calls = {
                 node.func.id
-                for node in ast.walk(ast.parse(source.read_text("utf-8")))
+                for node in nodes_of(source)
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
             }
             assert not calls & {"eval", "exec"}, source

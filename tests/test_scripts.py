@@ -112,7 +112,7 @@ def test_signals_reach_the_command() -> None:
             _signal_group(process, number)
         else:
             process.send_signal(number)
-        assert process.wait(30) == code
+        assert process.wait(60) == code
 
 
 def test_an_interruption_of_the_script_alone_ends_the_command_too() -> None:
@@ -120,7 +120,7 @@ def test_an_interruption_of_the_script_alone_ends_the_command_too() -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 143
+    assert process.wait(60) == 143
 
 
 def _run(command: list[str]) -> subprocess.Popen[str]:

@@ -86,12 +86,17 @@ def family_reference(name: str) -> list[tuple[NDArray[np.int64], NDArray[np.floa
 
 def build_families(names: Sequence[str] = FAMILIES) -> None:
     """Build those of the families that are not in the cache."""
-    missing = [name for name in names if not _folder(name).exists()]
-    if not missing:
+    if all(_folder(name).exists() for name in names):
         return
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).resolve()), *missing], capture_output=True, text=True, encoding="utf-8"
-    )
+    from sharing import one_at_a_time
+
+    with one_at_a_time("families"):
+        missing = [name for name in names if not _folder(name).exists()]
+        if not missing:
+            return
+        done = subprocess.run(
+            [sys.executable, str(Path(__file__).resolve()), *missing], capture_output=True, text=True, encoding="utf-8"
+        )
     if done.returncode:
         raise RuntimeError(f"building {', '.join(missing)} failed; it needs the extra `export`:\n{done.stderr[-4000:]}")
 

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
+from agent.api.guard import CALLER
 from agent.api.replies import ChatReply, CompletionReply, Reply
 from agent.api.schemas import ChatRequest, CompletionRequest
 from agent.api.sse import EventStream, event, until_disconnected
@@ -81,8 +82,7 @@ class Completions:
             for prompt in prompts
             for choice in range(body.n or 1)
         ]
-        client = body.user or (request.client.host if request.client else "")
-        return await self._service.start(wanted, client[:_LONGEST_CLIENT])
+        return await self._service.start(wanted, _client(body, request), body.service)
 
     def _reply(self, body: ChatRequest | CompletionRequest) -> dict[str, Any]:
         return {
@@ -92,6 +92,7 @@ class Completions:
             "logprobs": body.wanted_logprobs is not None,
             "usage_asked": body.stream_options is not None and body.stream_options.include_usage,
             "per_prompt": body.n or 1,
+            "service_tier": body.served_tier,
         }
 
     async def _respond(
@@ -140,6 +141,16 @@ async def _gather(answers: Answers, request: Request) -> list[list[Piece]] | Non
     with suppress(asyncio.CancelledError):
         await gathering
     return None if gathering.cancelled() else choices
+
+
+def _client(body: ChatRequest | CompletionRequest, request: Request) -> str:
+    """Whom a request counts for where clients take turns: a user of a key, or if it names none the key, or address."""
+    key, user = request.scope.get(CALLER), body.client_user
+    if key is not None:
+        client = f"{key}/{user}" if user else str(key)
+    else:
+        client = user or (request.client.host if request.client else "")
+    return client[:_LONGEST_CLIENT]
 
 
 def _sampling(body: ChatRequest | CompletionRequest, seed: int) -> Sampling:

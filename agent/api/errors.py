@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from math import ceil
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -10,13 +11,16 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from agent.service import CancelledByOwnerError, OverloadedError
-from shards.errors import CapacityError, EdgeAgentError, RequestError, StageError
+from agent.service import CancelledByOwnerError
+from shards.errors import CapacityError, EdgeAgentError, OverloadedError, RequestError, StageError
 
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 5
 """What a client that came at a bad moment is told to wait."""
+
+LONGEST_RETRY_SECONDS = 60
+"""The most that one is told to wait: common clients take longer ones for a mistake, and choose for themselves."""
 
 
 class ApiError(Exception):
@@ -43,11 +47,11 @@ class ApiError(Exception):
 
 def explain(error: Exception) -> ApiError:
     """The API's words for any error."""
-    wait = {"Retry-After": str(RETRY_SECONDS)}
     match error:
         case ApiError():
             return error
         case OverloadedError():
+            wait = _retry_after(error.retry_seconds)
             return ApiError(429, str(error), kind="rate_limit_error", code="overloaded", headers=wait)
         case CancelledByOwnerError():  # a status that clients do not try again at
             return ApiError(403, str(error), kind="request_cancelled", code="cancelled")
@@ -57,6 +61,7 @@ def explain(error: Exception) -> ApiError:
             code = "invalid_value" if isinstance(error, RequestError) else "context_length_exceeded"
             return ApiError(400, message, param=error.where, code=code)
         case StageError():
+            wait = _retry_after(RETRY_SECONDS)
             return ApiError(503, str(error), kind="server_error", code="stage_failed", headers=wait)
         case EdgeAgentError():
             return ApiError(500, str(error), kind="server_error", code="internal_error")
@@ -64,6 +69,11 @@ def explain(error: Exception) -> ApiError:
             log.error("an unexpected error in the API", exc_info=error)
             what = f"the server met an error it does not know: {type(error).__name__}: {error}"
             return ApiError(500, what, kind="server_error", code="internal_error")
+
+
+def _retry_after(seconds: float) -> dict[str, str]:
+    """A header in whole seconds, at least one: at once would be again too early."""
+    return {"Retry-After": str(max(1, ceil(min(seconds, LONGEST_RETRY_SECONDS))))}
 
 
 def install(app: FastAPI) -> None:

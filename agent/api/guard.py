@@ -17,6 +17,9 @@ from agent.server import is_loopback
 MAX_BODY_BYTES = 8 * 2**20
 """Room for a prompt of a million tokens as text."""
 
+CALLER = "edge_agent.caller"
+"""Where a request's scope says which key it came by; nothing is there where no key is wanted."""
+
 _PORT = re.compile(r":\d+$")
 _OPEN_PATHS = frozenset({"/healthz"})
 
@@ -33,7 +36,8 @@ class Guard:
         self, app: ASGIApp, *, key: str | None = None, owner_key: str | None = None, max_body: int = MAX_BODY_BYTES
     ) -> None:
         self._app, self._max_body = app, max_body
-        self._keys = () if key is None else tuple(each.encode() for each in (key, owner_key) if each is not None)
+        named = {} if key is None else {"api": key, "owner": owner_key}
+        self._keys = {name: each.encode() for name, each in named.items() if each is not None}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer why not."""
@@ -53,13 +57,16 @@ class Guard:
             host = _PORT.sub("", headers.get("host", "")).lower()
             if not is_loopback(host.removeprefix("[").removesuffix("]")):
                 raise ApiError(403, f"this server answers to localhost only, not to {host!r}", code="wrong_host")
-        elif scope["path"] not in _OPEN_PATHS and not bears(headers.get("authorization", ""), *self._keys):
-            raise ApiError(
-                401,
-                "this server wants its key, as the header: Authorization: Bearer KEY",
-                code="invalid_api_key",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
+        elif scope["path"] not in _OPEN_PATHS:
+            authorization = headers.get("authorization", "")
+            scope[CALLER] = next((name for name, key in self._keys.items() if bears(authorization, key)), None)
+            if scope[CALLER] is None:
+                raise ApiError(
+                    401,
+                    "this server wants its key, as the header: Authorization: Bearer KEY",
+                    code="invalid_api_key",
+                    headers={"WWW-Authenticate": "Bearer"},
+                )
         if scope["method"] == "POST":
             kind = headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json":  # none at all is what a page's script can send anywhere as well
@@ -70,11 +77,10 @@ class Guard:
                 raise _too_large(int(length), self._max_body)
 
 
-def bears(authorization: str, *keys: bytes) -> bool:
-    """Whether an Authorization header is the bearer token of one of the keys."""
+def bears(authorization: str, key: bytes) -> bool:
+    """Whether an Authorization header bears a key as its token."""
     scheme, _, token = authorization.partition(" ")
-    given = token.strip().encode()
-    return scheme.lower() == "bearer" and any(secrets.compare_digest(given, key) for key in keys)
+    return scheme.lower() == "bearer" and secrets.compare_digest(token.strip().encode(), key)
 
 
 def owner_only(key: str) -> Callable[[str], Awaitable[None]]:

@@ -29,6 +29,8 @@ class Reply:
     usage_asked: bool
     per_prompt: int
     """Choices of each prompt."""
+    service_tier: str | None = None
+    """What it is served as; None: nothing is said of it."""
     created: int = field(default_factory=lambda: int(time.time()))
 
     def opening(self, choice: int) -> Json | None:
@@ -74,6 +76,7 @@ class Reply:
             "created": self.created,
             "model": self.model,
             "system_fingerprint": self.fingerprint,
+            **({} if self.service_tier is None else {"service_tier": self.service_tier}),
             "choices": choices,
         }
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
 
+from pipeline.messages import Service
 from pipeline.wire import MAX_TOP
 
 MAX_STOPS = 16
@@ -58,6 +59,25 @@ class SharedFields(BaseModel):
     seed: Annotated[int, Field(ge=-_LARGEST_SEED, le=_LARGEST_SEED)] | None = None
     stop: Stops | None = None
     user: str | None = None
+    safety_identifier: str | None = None
+    service_tier: Literal["auto", "default", "priority", "flex"] | None = None
+
+    @property
+    def client_user(self) -> str | None:
+        """The user of the client's own that the request is for; `safety_identifier` is the newer name."""
+        return self.safety_identifier or self.user
+
+    @property
+    def service(self) -> Service:
+        """How urgent it is. Flex is what is cheaper and slower; nothing is more urgent than the default."""
+        return "batch" if self.service_tier == "flex" else "interactive"
+
+    @property
+    def served_tier(self) -> str | None:
+        """The tier that the answer names: the one it was served by, if the request says anything of it."""
+        if self.service_tier is None:
+            return None
+        return "flex" if self.service == "batch" else "default"
 
     @model_validator(mode="after")
     def _stream_options_need_a_stream(self) -> Self:
@@ -105,8 +125,6 @@ class ChatRequest(SharedFields):
     # understood, without effect here
     store: bool | None = None
     metadata: dict[str, str] | None = None
-    service_tier: str | None = None
-    safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     parallel_tool_calls: bool | None = None
 

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from agent.api.errors import ApiError
 from agent.metrics import Metrics
 from pipeline import payload
+from shards.edges import begin_of, end_of
 from shards.errors import StageError
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def _chain(copy: Copy, snapshot: HeadSnapshot) -> dict[str, Any]:
         "id": chain.limits.epoch,
         "stages": [
             {
-                "layers": [facts.first_layer, facts.end_layer],
+                "layers": [begin_of(facts), end_of(facts)],
                 "engine": facts.engine,
                 "device": facts.device,
                 "node": stage.host,

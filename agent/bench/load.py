@@ -1,78 +1,196 @@
-"""Loading running models with users, and what that gave."""
+"""Loading what takes requests with users, and what that gave."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
+from queue import Empty, SimpleQueue
 from time import perf_counter
+from typing import Protocol
 from uuid import uuid4
 
-from pipeline.head import Head
+from agent.bench.arrivals import ClosedLoop, Traffic
+from pipeline.head import Listener
 from pipeline.messages import Failed, Request, RequestEvent, Sampling, TokenEvent
 
-_GREEDY = Sampling(temperature=0.0)
+GREEDY = Sampling(temperature=0.0)
+
+_POLL_SECONDS = 0.2
+"""How often a wait looks up, because on Windows a Ctrl-C does not interrupt it."""
+
+
+class Asked(Protocol):
+    """What is used of a side: a head, several behind one face, or a control of the same face."""
+
+    def submit(self, request: Request, listener: Listener) -> None:
+        """Take a request; its events come to the listener, from any thread."""
+        ...
+
+    def cancel(self, request: str) -> None:
+        """End a request early."""
+        ...
+
+
+@dataclass(slots=True)
+class Answer:
+    """One question: when it was due and when each token of its answer came, in seconds from the beginning."""
+
+    asked: float
+    times: list[float] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+
+    @property
+    def first_token(self) -> float:
+        """Seconds from the question to the first token."""
+        return self.times[0] - self.asked
+
+    @property
+    def gaps(self) -> list[float]:
+        """Seconds between one token and the next."""
+        return [after - before for before, after in pairwise(self.times)]
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What some users got: each asks once, all at the same time."""
+    """What some users got; each answer has at least two tokens."""
 
-    seconds: float
-    """From the first question to the end of the last answer."""
-    first_token_seconds: tuple[float, ...]
-    tokens: tuple[tuple[int, ...], ...]
-    """The answer of each user."""
+    answers: tuple[Answer, ...]
+    """In the order of the questions."""
 
-    decode_tokens_per_second: float
-    """Of all users together, from when each has its first token: prompts are another matter."""
+    @property
+    def seconds(self) -> float:
+        """From the first question to the end of the last answer."""
+        return max(answer.times[-1] for answer in self.answers) - min(answer.asked for answer in self.answers)
+
+    @property
+    def tokens(self) -> tuple[tuple[int, ...], ...]:
+        """The answers."""
+        return tuple(tuple(answer.tokens) for answer in self.answers)
+
+    @property
+    def first_token_seconds(self) -> tuple[float, ...]:
+        """Of each question."""
+        return tuple(answer.first_token for answer in self.answers)
+
+    @property
+    def between_token_seconds(self) -> tuple[float, ...]:
+        """Of all answers together."""
+        return tuple(gap for answer in self.answers for gap in answer.gaps)
 
     @property
     def tokens_per_second(self) -> float:
         """Of all users together, prompts and all."""
-        return sum(map(len, self.tokens)) / self.seconds
+        return sum(len(answer.times) for answer in self.answers) / self.seconds
+
+    @property
+    def decode_tokens_per_second(self) -> float:
+        """Of all users together, while none of them waits for a first token: prompts are another matter."""
+        rate = self.decode_rate()
+        assert rate is not None  # the last answer ends after its own first token
+        return rate
+
+    def decode_rate(self, users: int = 1, least_tokens: int = 1) -> float | None:
+        """Tokens a second while at least so many are being answered and none waits for a first token.
+
+        None if fewer than `least_tokens` came in all that time.
+        """
+        changes: list[tuple[float, int, int, int]] = []  # time; of those asked, waiting; tokens
+        for answer in self.answers:
+            changes.append((answer.asked, 1, 1, 0))
+            changes.append((answer.times[0], 0, -1, 0))
+            changes += [(time, 0, 0, 1) for time in answer.times[1:]]
+            changes.append((answer.times[-1], -1, 0, 0))
+        decoded, seconds, before = 0, 0.0, 0.0
+        asked = waiting = 0
+        for time, more_asked, more_waiting, tokens in sorted(changes, key=lambda change: change[0]):
+            if asked >= users and not waiting:
+                seconds += time - before
+                decoded += tokens
+            asked, waiting, before = asked + more_asked, waiting + more_waiting, time
+        return decoded / seconds if decoded >= least_tokens else None
 
 
-def run_load(heads: Sequence[Head], prompts: Sequence[tuple[int, ...]], new_tokens: int) -> Load:
-    """Have a user ask each prompt, dealt to the heads in turn, and wait for `new_tokens` (2 or more) greedy tokens.
+def run_traffic(side: Asked, traffic: Traffic, prompts: Sequence[tuple[int, ...]], new_tokens: int) -> Load:
+    """Ask a side the prompts in turn (as often as the traffic wants) for `new_tokens` (2 or more) greedy tokens each.
+
+    Answers go on past any stop token.
 
     Raises:
-        EdgeAgentError: a request failed.
+        EdgeAgentError: a request failed; the others have been cancelled.
     """
-    users = [_User() for _ in prompts]
+    arrivals = traffic.begin()
+    ended: SimpleQueue[User] = SimpleQueue()
+    users: dict[str, User] = {}
+    open_ = 0
     began = perf_counter()
-    for number, (user, prompt) in enumerate(zip(users, prompts, strict=True)):
-        request = Request(uuid4().hex, prompt, _GREEDY, new_tokens)
-        heads[number % len(heads)].submit(request, user.hear)
-    for user in users:
-        user.ended.wait()
-        if user.error is not None:
-            raise user.error
-    first = [user.times[0] for user in users]
-    end, start = max(user.times[-1] for user in users), max(first)
-    decoded = sum(time > start for user in users for time in user.times)
-    return Load(
-        seconds=end - began,
-        first_token_seconds=tuple(time - began for time in first),
-        tokens=tuple(tuple(user.tokens) for user in users),
-        decode_tokens_per_second=decoded / (end - start),
-    )
+    try:
+        while True:
+            for due in arrivals.take(perf_counter() - began):
+                user = User(due, began, ended)
+                request = Request(uuid4().hex, prompts[len(users) % len(prompts)], GREEDY, new_tokens)
+                users[request.id] = user
+                open_ += 1
+                side.submit(request, user.hear)
+            if not open_ and arrivals.is_over:
+                return Load(tuple(user.answer for user in users.values()))
+            until = _POLL_SECONDS
+            if arrivals.next is not None:
+                until = min(until, max(0.0, arrivals.next - (perf_counter() - began)))
+            try:
+                user = ended.get(timeout=until)
+            except Empty:
+                continue
+            if user.error is not None:
+                raise user.error
+            open_ -= 1
+            arrivals.answered()
+    except BaseException:
+        for request_id in users:
+            side.cancel(request_id)
+        raise
 
 
-class _User:
-    """Hears the events of one request, on the head's thread."""
+def run_load(heads: Sequence[Asked], prompts: Sequence[tuple[int, ...]], new_tokens: int) -> Load:
+    """Have a user ask each prompt at the same time, dealt to the heads in turn; see `run_traffic`."""
+    return run_traffic(_InTurn(heads), ClosedLoop(len(prompts), questions=len(prompts)), prompts, new_tokens)
 
-    def __init__(self) -> None:
-        self.tokens: list[int] = []
-        self.times: list[float] = []
+
+class _InTurn:
+    """Deals requests to several heads."""
+
+    def __init__(self, heads: Sequence[Asked]) -> None:
+        self._heads, self._count = heads, 0
+
+    def submit(self, request: Request, listener: Listener) -> None:
+        self._heads[self._count % len(self._heads)].submit(request, listener)
+        self._count += 1
+
+    def cancel(self, request: str) -> None:
+        for head in self._heads:
+            head.cancel(request)
+
+
+class User:
+    """Hears the events of one request.
+
+    Args:
+        asked: When the question was due.
+        began: What `perf_counter` said at the beginning.
+        ended: Where the user is put at the end of the answer.
+    """
+
+    def __init__(self, asked: float, began: float, ended: SimpleQueue[User]) -> None:
+        self.answer = Answer(asked)
         self.error: Exception | None = None
-        self.ended = threading.Event()
+        self._began, self._ended = began, ended
 
     def hear(self, event: RequestEvent) -> None:
+        """A Listener."""
         if isinstance(event, TokenEvent):
-            self.times.append(perf_counter())
-            self.tokens.append(event.token.token)
+            self.answer.times.append(perf_counter() - self._began)
+            self.answer.tokens.append(event.token.token)
             return
         if isinstance(event, Failed):
             self.error = event.error
-        self.ended.set()
+        self._ended.put(self)

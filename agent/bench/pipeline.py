@@ -21,6 +21,7 @@ from pipeline.averages import LastSteps
 from pipeline.head import Head
 from pipeline.running import RunningModel, RunOptions
 from shards import manifest
+from shards.edges import layer_words
 from shards.manifest import WEIGHTS
 from shards.progress import Progress
 
@@ -61,7 +62,7 @@ def run(package: Path, effort: Effort, progress: Progress) -> Report:
             RunningModel.open(package, _options((1,)), progress) as other,
         ):
             prompts = chat_prompts(two.tokenizer, two.manifest.facts, max(effort.users))
-            settings["stages"] = [f"{f.first_layer}-{f.end_layer - 1}" for f in two.chain.facts]
+            settings["stages"] = [layer_words(facts) for facts in two.chain.facts]
             settings["properties"] = [facts.properties for facts in two.chain.facts]
 
             def rate(heads: Sequence[Head], users: int) -> float:

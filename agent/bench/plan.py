@@ -46,7 +46,7 @@ def run(package: Path, effort: Effort, progress: Progress) -> Report:
         EdgeAgentError: a side could not be measured or loaded, or failed.
     """
     manifest = manifests.read(package)
-    size = ModelSize.of(manifest, 1.0)
+    size = ModelSize.of(manifest, "fast")
     report = Report("plan", {"package": package.name, "starts": effort.starts, "rounds": effort.rounds})
     most = max(effort.users)
     chains: dict[str, tuple[ChainPlan, ...]] = {}
@@ -112,8 +112,9 @@ def _offers(package: Path, cores: Sequence[int], progress: Progress) -> list[Nod
 
     with ThreadPoolExecutor(len(cores)) as pool:
         costs = pool.map(measure, cores)
+    whole: dict[str, object] = {"attention": ()}  # a split is given in whole layers
     return [
-        NodeOffer(id=str(core), name=f"core {core}", memory=_MEMORY, costs=found)
+        NodeOffer(id=str(core), name=f"core {core}", memory=_MEMORY, costs=found.model_copy(update=whole))
         for core, found in zip(cores, costs, strict=True)
     ]
 

@@ -7,17 +7,19 @@ in a plain loop. A rival reads JSON lines from stdin (the first says what to be)
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
+from agent.bench.arrivals import Traffic, from_json, to_json
+from agent.bench.child import Child
+from agent.bench.load import Answer, Load
 from shards import manifest
-from shards.errors import StageError
 
 RivalName = Literal["genai", "unsplit"]
 _LINKS = {
@@ -34,50 +36,48 @@ _LINKS = {
 class Rival:
     """The parent's side of a rival process."""
 
-    def __init__(self, name: RivalName, package: Path) -> None:
-        """Start it, with one inference thread.
+    def __init__(self, name: RivalName, package: Path, *, threads: int = 1, cores: Sequence[int] | None = None) -> None:
+        """Start it.
+
+        Args:
+            name: What it shall be.
+            package: The model.
+            threads: Inference threads.
+            cores: Processors its process is kept on.
 
         Raises:
             StageError: the process ended before it was ready.
         """
-        self.name = name
-        self._child = subprocess.Popen(
-            [sys.executable, "-m", "agent.bench.rival"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-        )
-        self._ask({"name": name, "package": str(package)})
+        self._child = Child("agent.bench.rival", name)
+        cores = None if cores is None else list(cores)
+        try:
+            self._ask({"name": name, "package": str(package), "threads": threads, "cores": cores})
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Number of the process."""
+        return self._child.pid
 
     def run(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> tuple[float, list[list[int]]]:
         """Generate greedily past any stop token; returns (seconds, new tokens of each prompt)."""
         answer = self._ask({"prompts": [list(p) for p in prompts], "new_tokens": new_tokens})
         return answer["seconds"], answer["tokens"]
 
+    def run_traffic(self, traffic: Traffic, prompts: Sequence[Sequence[int]], new_tokens: int) -> Load:
+        """What `load.run_traffic` does, of `genai` alone, and in its process: the parent costs nothing."""
+        message = {"traffic": to_json(traffic), "prompts": [list(p) for p in prompts], "new_tokens": new_tokens}
+        return Load(tuple(Answer(**answer) for answer in self._ask(message)["answers"]))
+
     def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        assert self._child.stdin is not None and self._child.stdout is not None
-        try:
-            self._child.stdin.write(json.dumps(message) + "\n")
-            self._child.stdin.flush()
-            line = self._child.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            raise StageError(f"the {self.name} process ended with code {self._child.wait()}", where="bench")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        self._child.tell(message)
+        return self._child.hear()
 
     def close(self) -> None:
-        """End the process: it leaves by itself, and cleans up, when its stdin ends."""
-        assert self._child.stdin is not None and self._child.stdout is not None
-        self._child.stdin.close()
-        try:
-            self._child.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.wait()
-        self._child.stdout.close()
+        """End the process."""
+        self._child.close()
 
     def __enter__(self) -> Self:
         return self
@@ -95,7 +95,7 @@ class _Engine(Protocol):
 class _GenAI:
     """openvino_genai.ContinuousBatchingPipeline, driven step by step."""
 
-    def __init__(self, package: Path, folder: Path) -> None:
+    def __init__(self, package: Path, folder: Path, threads: int, cores: Sequence[int] | None) -> None:
         import openvino_genai
 
         for name, original in _LINKS.items():
@@ -104,37 +104,66 @@ class _GenAI:
         scheduler.cache_size = 1  # GB
         scheduler.enable_prefix_caching = False
         self._genai = openvino_genai
-        self._pipeline = openvino_genai.ContinuousBatchingPipeline(
-            str(folder), scheduler, "CPU", {"INFERENCE_NUM_THREADS": 1}
-        )
+        properties: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads}
+        if cores is not None:
+            properties["ENABLE_CPU_PINNING"] = False  # the process is pinned, and the plugin would not look at that
+        self._pipeline = openvino_genai.ContinuousBatchingPipeline(str(folder), scheduler, "CPU", properties)
         self._next = 0
 
     def run(self, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
+        handles = [self._add(prompt, new_tokens) for prompt in prompts]
+        while self._pipeline.has_non_finished_requests():
+            self._pipeline.step()
+        return [list(handle.read_all()[0].generated_ids) for handle in handles]
+
+    def run_traffic(self, traffic: Traffic, prompts: list[list[int]], new_tokens: int) -> list[Answer]:
+        """As `load.run_traffic`, between the steps of the engine instead of beside them."""
+        arrivals = traffic.begin()
+        answers: list[Answer] = []
+        open_: list[tuple[Any, Answer]] = []
+        began = time.perf_counter()
+        while True:
+            for due in arrivals.take(time.perf_counter() - began):
+                answer = Answer(due)
+                open_.append((self._add(prompts[len(answers) % len(prompts)], new_tokens), answer))
+                answers.append(answer)
+            if not open_:
+                if arrivals.is_over:
+                    return answers
+                time.sleep(max(0.0, (arrivals.next or 0.0) - (time.perf_counter() - began)))
+                continue
+            self._pipeline.step()
+            now = time.perf_counter() - began
+            for handle, answer in open_:
+                while handle.can_read():
+                    tokens = handle.read()[0].generated_ids
+                    answer.tokens += tokens
+                    answer.times += [now] * len(tokens)
+            for _ in range(sum(len(answer.tokens) >= new_tokens for _, answer in open_)):
+                arrivals.answered()
+            open_ = [(handle, answer) for handle, answer in open_ if len(answer.tokens) < new_tokens]
+
+    def _add(self, prompt: list[int], new_tokens: int) -> Any:
         import numpy as np
         import openvino as ov
 
         config = self._genai.GenerationConfig()
         config.max_new_tokens, config.ignore_eos, config.do_sample = new_tokens, True, False
-        handles = []
-        for prompt in prompts:
-            handles.append(self._pipeline.add_request(self._next, ov.Tensor(np.array([prompt], np.int64)), config))
-            self._next += 1
-        while self._pipeline.has_non_finished_requests():
-            self._pipeline.step()
-        return [list(handle.read_all()[0].generated_ids) for handle in handles]
+        self._next += 1
+        return self._pipeline.add_request(self._next, ov.Tensor(np.array([prompt], np.int64)), config)
 
 
 class _Unsplit:
     """The whole stateful graph in exact mode."""
 
-    def __init__(self, package: Path) -> None:
+    def __init__(self, package: Path, threads: int) -> None:
         import openvino as ov
 
         from shards.device import properties
 
         core = ov.Core()
         model = core.read_model(package / manifest.GRAPH, package / manifest.WEIGHTS)
-        compiled = core.compile_model(model, "CPU", properties("CPU", "exact", threads=1))
+        compiled = core.compile_model(model, "CPU", properties("CPU", "exact", threads))
         self._request = compiled.create_infer_request()
         self._ports = {name for port in compiled.inputs for name in port.names}
 
@@ -175,15 +204,32 @@ def _link(original: Path, link: Path) -> None:
 def main() -> None:
     """The child: be a rival until stdin ends."""
     start = json.loads(sys.stdin.readline())
-    package = Path(start["package"])
+    package, threads, cores = Path(start["package"]), start["threads"], start["cores"]
+    if cores is not None:
+        from shards.device import pin_process
+
+        pin_process(cores)
     with tempfile.TemporaryDirectory(prefix="edge-agent-bench-") as folder:
-        engine: _Engine = _GenAI(package, Path(folder)) if start["name"] == "genai" else _Unsplit(package)
+        engine: _Engine
+        if start["name"] == "genai":
+            engine = _GenAI(package, Path(folder), threads, cores)
+        else:
+            engine = _Unsplit(package, threads)
         print("{}", flush=True)
         for line in sys.stdin:
             work = json.loads(line)
-            began = time.perf_counter()
-            tokens = engine.run(work["prompts"], work["new_tokens"])
-            print(json.dumps({"seconds": time.perf_counter() - began, "tokens": tokens}), flush=True)
+            print(json.dumps(_do(engine, work)), flush=True)
+
+
+def _do(engine: _Engine, work: dict[str, Any]) -> dict[str, Any]:
+    prompts, new_tokens = work["prompts"], work["new_tokens"]
+    if "traffic" in work:
+        assert isinstance(engine, _GenAI)
+        answers = engine.run_traffic(from_json(work["traffic"]), prompts, new_tokens)
+        return {"answers": [asdict(answer) for answer in answers]}
+    began = time.perf_counter()
+    tokens = engine.run(prompts, new_tokens)
+    return {"seconds": time.perf_counter() - began, "tokens": tokens}
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from statistics import median
@@ -10,6 +10,8 @@ from typing import Any
 
 from agent.bench.report import Report
 from shards.progress import Progress
+
+RATE = "tokens_per_second"
 
 Measure = Callable[[int], float]
 """Runs a side once with a number of users and returns its tokens per second."""
@@ -51,19 +53,23 @@ def _take_turns(report: Report, sides: Mapping[str, Measure], effort: Effort, wh
     for done, users in enumerate(effort.users):
         for round_number in range(effort.rounds + 1):
             progress(f"{what}, {users} users", done * (effort.rounds + 1) + round_number, total)
-            # every other round the other way about, so that none always follows the same one
-            for name in list(sides)[:: 1 if round_number % 2 else -1]:
+            for name in in_turn(sides, round_number):
                 rate = sides[name](users)
                 if round_number:
-                    report.runs.append({"users": users, "side": name, "tokens_per_second": round(rate, 2)})
+                    report.runs.append({"users": users, "side": name, RATE: round(rate, 2)})
     progress(what, total, total)
 
 
-def ratio(report: Report, users: int, ours: str, theirs: str) -> float:
+def in_turn(sides: Iterable[str], round_number: int) -> list[str]:
+    """The sides in the order of a round: every other one the other way about, so that none always follows the same."""
+    return list(sides)[:: 1 if round_number % 2 else -1]
+
+
+def ratio(report: Report, users: int, ours: str, theirs: str, rate: str = RATE) -> float:
     """The median over the rounds of one side's rate over another's of the same round."""
-    pairs = zip(_rates(report.runs, users, ours), _rates(report.runs, users, theirs), strict=True)
+    pairs = zip(_rates(report.runs, users, ours, rate), _rates(report.runs, users, theirs, rate), strict=True)
     return median(a / b for a, b in pairs)
 
 
-def _rates(runs: Sequence[dict[str, Any]], users: int, side: str) -> list[float]:
-    return [run["tokens_per_second"] for run in runs if run["users"] == users and run["side"] == side]
+def _rates(runs: Sequence[dict[str, Any]], users: int, side: str, rate: str = RATE) -> list[float]:
+    return [run[rate] for run in runs if run["users"] == users and run["side"] == side]

@@ -34,6 +34,9 @@ def ask(
     seed: Annotated[
         int | None, typer.Option(help="Makes an answer with a temperature repeatable.", show_default=False)
     ] = None,
+    batch: Annotated[
+        bool, typer.Option("--batch", help="There is no hurry: whoever waits for an answer goes first.")
+    ] = False,
     api_key_file: Annotated[
         Path | None,
         typer.Option(help="File with the server's API key. On this PC: that of your settings.", show_default=False),
@@ -60,6 +63,8 @@ def ask(
         body["messages"].insert(0, {"role": "system", "content": system})
     if max_tokens is not None:
         body["max_completion_tokens"] = max_tokens
+    if batch:
+        body["service_tier"] = "flex"
     with ExitStack() as stack:
         if package is not None:
             from agent import paths

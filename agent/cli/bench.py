@@ -32,7 +32,18 @@ Save = Annotated[Path | None, typer.Option("--output", "-o", help="Also write th
 AsJson = Annotated[bool, typer.Option("--json", help="Print the raw results as JSON.")]
 
 
-def _register(name: str, what: str, example: str) -> None:
+def _effort(default: Effort, users: str | None, starts: int | None, rounds: int | None, tokens: int | None) -> Effort:
+    """A bench's own effort, but for what was asked for."""
+    return replace(
+        default,
+        users=_numbers(users) or default.users,
+        starts=starts or default.starts,
+        rounds=rounds or default.rounds,
+        new_tokens=tokens or default.new_tokens,
+    )
+
+
+def _register(name: str, what: str, *examples: str) -> None:
     """Make a command of the module `agent.bench.<name>`, which has EFFORT, QUICK and `run`."""
 
     def command(
@@ -45,19 +56,16 @@ def _register(name: str, what: str, example: str) -> None:
         save: Save = None,
         as_json: AsJson = False,
     ) -> None:
-        from agent.bench.sides import Effort
-
         bench = import_module(f"agent.bench.{name}")
-        default: Effort = bench.QUICK if quick else bench.EFFORT
-        effort = Effort(
-            users=_numbers(users) or default.users,
-            rounds=rounds or default.rounds,
-            new_tokens=tokens or default.new_tokens,
-            starts=starts or default.starts,
-        )
+        effort = _effort(bench.QUICK if quick else bench.EFFORT, users, starts, rounds, tokens)
         _run(lambda progress: bench.run(package or _demo_package(progress), effort, progress), save, as_json)
 
-    app.command(name, help=f"{what}\n\nExits with 1 if a target is missed.\n\nExample: {example}")(command)
+    app.command(name, help=_help(what, *examples))(command)
+
+
+def _help(what: str, *examples: str) -> str:
+    shown = "\n\n".join(f"Example: {example}" for example in examples)
+    return f"{what}\n\nExits with 1 if a target is missed.\n\n{shown}"
 
 
 _register(
@@ -80,6 +88,60 @@ _register(
     "What the planner predicts against what is measured: one stage, two stages and two replicas, a core each.",
     "edge-agent bench plan --quick",
 )
+_register(
+    "prefill",
+    "A long prompt that arrives among answers, and one that begins as an earlier one did; two stages with a core each."
+    " --users says among how many answers.",
+    "edge-agent bench prefill --quick",
+    "edge-agent bench prefill PACKAGE --users 16 --rounds 6 --json -o prefill.json",
+)
+_register(
+    "simulation",
+    "What the simulator says of two stages with a core each against what they do, with the step times of the same run.",
+    "edge-agent bench simulation --quick",
+)
+
+
+@app.command(
+    help=_help(
+        "Two stages with a core each under many users, against one core alone, two replicas, openvino_genai's"
+        " continuous batching and hub-and-spoke.",
+        "edge-agent bench concurrency --quick",
+        "edge-agent bench concurrency PACKAGE --users 2,8,32 --starts 1 --json -o concurrency.json --plot pictures",
+    )
+)
+def concurrency(
+    package: Package = None,
+    users: Users = None,
+    starts: Starts = None,
+    rounds: Rounds = None,
+    tokens: Tokens = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=1.0, help="How long users go on asking, instead of a number of questions.")
+    ] = None,
+    quick: Quick = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Also draw the results, as PNGs in this folder.")
+    ] = None,
+    save: Save = None,
+    as_json: AsJson = False,
+) -> None:
+    """Users, from one to many."""
+    from agent.bench import concurrency as bench
+
+    if plot:
+        from agent.bench import concurrency_plots
+
+        concurrency_plots.prepare(plot)
+    effort = _effort(bench.QUICK if quick else bench.EFFORT, users, starts, rounds, tokens)
+
+    def measure(progress: Progress) -> Report:
+        report = bench.run(package or _demo_package(progress), effort, progress, seconds=seconds)
+        if plot:
+            concurrency_plots.draw(report, plot)
+        return report
+
+    _run(measure, save, as_json)
 
 
 @app.command()
@@ -104,6 +166,27 @@ def tui(
         default, nodes=nodes or default.nodes, rate=rate or default.rate, seconds=seconds or default.seconds
     )
     _run(lambda progress: bench.run(effort, progress), save, as_json)
+
+
+@app.command()
+def soak(
+    package: Package = None,
+    requests: Annotated[int | None, typer.Option(min=40, help="Requests after the warm-up.")] = None,
+    quick: Annotated[bool, typer.Option(help="Fewer requests: about a minute.")] = False,
+    save: Save = None,
+    as_json: AsJson = False,
+) -> None:
+    """Whether a server holds no more after a long load than before: clients that come, leave and are cancelled.
+
+    Exits with 1 if a target is missed.
+
+    Example: edge-agent bench soak --requests 2000
+    """
+    from agent.bench import soak as bench
+
+    default = bench.QUICK if quick else bench.EFFORT
+    effort = replace(default, requests=requests or default.requests)
+    _run(lambda progress: bench.run(package or _demo_package(progress), effort, progress), save, as_json)
 
 
 def _numbers(text: str | None) -> tuple[int, ...]:

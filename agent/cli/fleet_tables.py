@@ -9,6 +9,7 @@ from rich.text import Text
 
 from agent.cli.tables import plain, titled
 from pipeline.planning.amounts import amount
+from shards.edges import edge_words
 from shards.errors import StageError
 
 
@@ -33,8 +34,7 @@ def _nodes(fleet: dict[str, Any], names: dict[str, str]) -> Table:
     carried: dict[str, list[str]] = {}
     for chain in fleet["chains"]:
         for stage in chain["stages"]:
-            first, end = stage["layers"]
-            carried.setdefault(stage["node"], []).append(f"{first}-{end - 1}")
+            carried.setdefault(stage["node"], []).append(edge_words(*stage["layers"]))
     table = titled(
         f"fleet {fleet['fleet']['name']}, key {fleet['fleet']['key']}, port {fleet['fleet']['port']}",
         "node",

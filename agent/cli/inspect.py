@@ -72,7 +72,7 @@ def needs(manifest: Manifest, stages: int) -> list[StageNeeds]:
     from shards.balance import Costs, balance
 
     facts, spans = manifest.facts, manifest.spans
-    edges = balance(Costs.of_bytes(spans), stages)
+    edges = [int(edge) for edge in balance([Costs.of_bytes(spans)], stages)]  # by bytes, layers are not divided
     kv = 2 * facts.kv_heads * facts.head_size * _KV_BYTES * _KV_TOKENS
     return [
         StageNeeds(first, end, _bytes(spans.of_stage(first, end)), kv * (end - first)) for first, end in pairwise(edges)

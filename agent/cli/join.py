@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agent.cli import output
+from shards.edges import layer_words
 from shards.errors import ConfigurationError, EdgeAgentError
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ def summary(status: NodeStatus) -> str:
 
 def stage_line(stage: StageStatus) -> str:
     """A stage, in a line."""
-    return f"{stage.model}, layers {stage.first_layer}-{stage.end_layer - 1}: {stage.state}"
+    return f"{stage.model}, layers {layer_words(stage)}: {stage.state}"
 
 
 def picture(status: NodeStatus) -> RenderableType:

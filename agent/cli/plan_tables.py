@@ -10,6 +10,7 @@ from rich.text import Text
 from agent.cli.tables import plain, titled
 from pipeline.planning.amounts import amount
 from pipeline.planning.plan import Plan, Prediction
+from shards.edges import layer_words
 
 
 def plan_tables(plan: Plan, names: Mapping[str, str], current: float | None = None) -> list[Table]:
@@ -36,7 +37,7 @@ def _chains(plan: Plan, names: Mapping[str, str]) -> Table:
             table.add_row(
                 str(number) if first else "",
                 _name(stage.node, names),
-                f"{stage.first_layer}-{stage.end_layer - 1}",
+                layer_words(stage),
                 amount(stage.memory),
                 *speeds,
                 end_section=last,

@@ -10,11 +10,14 @@ import typer
 
 from agent.address import DEFAULT_CONTROL_PORT, DEFAULT_HOST, DEFAULT_PORT, DEFAULT_URL, url_at
 from agent.cli import output
+from pipeline.scheduler_config import SchedulerConfig
 
 if TYPE_CHECKING:
     from agent.fleet.head.fleet_model import FleetModel
     from agent.fleet.head.fleet_options import FleetOptions
+    from agent.served import Served
     from agent.serving import Serving
+    from pipeline.running import RunOptions
 
 _FLEET, _ALONE = "On a fleet", "On this PC alone"
 _LOOK_SECONDS = 0.5
@@ -23,12 +26,8 @@ _EVERYWHERE = ("0.0.0.0", "::")
 
 def serve(
     package: Annotated[Path, typer.Argument(help="A model package, from edge-agent export.", show_default=False)],
-    users: Annotated[
-        int, typer.Option(min=1, help="Answers at the same time to plan for.", rich_help_panel=_FLEET)
-    ] = 4,
-    context: Annotated[
-        int, typer.Option(min=1, help="Tokens of each, prompt and answer, to plan for.", rich_help_panel=_FLEET)
-    ] = 4096,
+    users: Annotated[int, typer.Option(min=1, help="Answers at the same time to plan for.")] = 4,
+    context: Annotated[int, typer.Option(min=1, help="Tokens of each, prompt and answer, to plan for.")] = 4096,
     min_nodes: Annotated[
         int,
         typer.Option(min=1, help="Wait for so many PCs before the model is dealt out.", rich_help_panel=_FLEET),
@@ -51,9 +50,14 @@ def serve(
         typer.Option(min=1, help="No fleet: so many processes of this PC.", rich_help_panel=_ALONE),
     ] = None,
     kv_tokens: Annotated[
-        int,
-        typer.Option(min=1, help="Tokens the KV cache holds, all requests together.", rich_help_panel=_ALONE),
-    ] = 8192,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Tokens the KV cache holds, of all requests. Default: what users and context come to, if it fits.",
+            show_default=False,
+            rich_help_panel=_ALONE,
+        ),
+    ] = None,
     engine: Annotated[
         Literal["openvino-paged", "openvino-stateful"], typer.Option(help="What runs the layers.")
     ] = "openvino-paged",
@@ -61,6 +65,25 @@ def serve(
         Literal["fast", "exact"],
         typer.Option(help="fast: the device's best; exact: f32 throughout, the unsplit model's answers to the token."),
     ] = "fast",
+    kv_precision: Annotated[
+        Literal["u8", "f16", "f32"] | None,
+        typer.Option(
+            help="What keys and values are kept in. Default: u8 in fast mode, f32 in exact mode, which takes no other.",
+            show_default=False,
+        ),
+    ] = None,
+    target_tbt: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            metavar="MS",
+            help="Longest time wanted between two tokens of an answer while prompts are worked on; 0: no matter.",
+        ),
+    ] = SchedulerConfig.target_tbt_ms or 0.0,
+    max_waiting: Annotated[
+        int,
+        typer.Option(min=1, help="Requests that may wait, for each copy of the model; others are told when to retry."),
+    ] = SchedulerConfig.max_waiting,
     device: Annotated[
         str, typer.Option(help="Device of this PC: AUTO, or OpenVINO's name: CPU, GPU, GPU.1, NPU.")
     ] = "AUTO",
@@ -91,6 +114,8 @@ def serve(
 
         edge-agent serve smollm2 --local-stages 2 --kv-tokens 32768
 
+        edge-agent serve llama --target-tbt 80 --max-waiting 64
+
         edge-agent serve smollm2 --host 0.0.0.0 --api-key-file key.txt
     """
     from agent import paths, recent_log
@@ -112,9 +137,13 @@ def serve(
         engine=engine,
         mode=mode,
         device="CPU" if device == "AUTO" else device,
-        kv_tokens=kv_tokens,
+        kv_precision=kv_precision,
+        target_tbt_ms=target_tbt or None,
+        max_waiting=max_waiting,
         cache=paths.tuning_folder(),
     )
+    if local_stages is not None:
+        options = _sized(package, options, kv_tokens, users, context)
     fleet: FleetOptions | None = None
     if local_stages is None:
         fleet = FleetOptions(
@@ -133,14 +162,49 @@ def serve(
                 _wait_for_plan(serving, serving.fleet, quiet=as_json)
         name = serving.model.manifest.facts.name
         if as_json:
-            where = {"url": serving.url, "model": name, "key_file": key_file and str(key_file)}
+            where = {"url": serving.url, "model": name, "key_file": key_file and str(key_file), **_room(serving.model)}
             output.print_json(where | ({"fleet": serving.fleet.describe()["fleet"]} if serving.fleet else {}))
         else:
+            output.note(_room_words(serving.model))
             _welcome(serving.url, name, key_file, is_fleet=serving.fleet is not None, is_open=host in _EVERYWHERE)
         if serving.fleet is None or as_json:
             serving.wait()
         else:
             _Watch(serving.fleet).follow(serving)
+
+
+def _sized(package: Path, options: RunOptions, kv_tokens: int | None, users: int, context: int) -> RunOptions:
+    """With the KV cache that is asked for, or that users and context come to and the free memory holds."""
+    import psutil
+
+    from agent.fleet.node.hardware import RESERVE_BYTES
+    from pipeline.planning.local import local_kv_tokens
+    from pipeline.planning.plan import ModelSize
+    from pipeline.planning.room import kv_tokens as wanted_kv_tokens
+    from shards import manifest as manifests
+
+    if kv_tokens is None:
+        manifest = manifests.read(package)
+        context = min(context, manifest.facts.context_length)
+        size = ModelSize.of(manifest, options.mode, options.engine, options.kv_precision)
+        free = max(0, psutil.virtual_memory().available - RESERVE_BYTES)
+        kv_tokens = local_kv_tokens(size, options.stages, users, context, free)
+        if kv_tokens < (wanted := wanted_kv_tokens(users, context)):
+            output.note(f"{users} x {context} tokens come to {wanted}; {kv_tokens} fit in the memory that is free.")
+    return options.model_copy(update={"kv_tokens": kv_tokens})
+
+
+def _room(model: Served) -> dict[str, int]:
+    """Tokens of KV cache in all, and the most that one request can have."""
+    tokens = [copy.chain.kv_tokens for copy in model.copies]
+    return {"kv_tokens": sum(tokens), "context": min(max(tokens, default=0), model.manifest.facts.context_length)}
+
+
+def _room_words(model: Served) -> str:
+    room = _room(model)
+    kept = {facts.properties.get("KV_CACHE_PRECISION") for copy in model.copies for facts in copy.chain.facts}
+    types = f" in {', '.join(sorted(filter(None, kept)))}" if any(kept) else ""
+    return f"The KV cache holds {room['kv_tokens']} tokens{types}; a request has room for {room['context']}."
 
 
 def _wait_for_plan(serving: Serving, fleet: FleetModel, *, quiet: bool) -> None:

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from agent.cli.fleet_tables import status_tables
 from agent.cli.tables import plain, titled
+from shards.edges import edge_words
 
 _EVENTS = 20
 
@@ -30,11 +31,10 @@ def _stages(state: dict[str, Any]) -> Table:
         table.add_column(column, justify="right")
     for chain in state["chains"]:
         for number, stage in enumerate(chain["stages"]):
-            first, end = stage["layers"]
             times = stage["microseconds"]
             table.add_row(
                 str(number),
-                f"{first}-{end - 1}",
+                edge_words(*stage["layers"]),
                 plain(stage["device"]),
                 plain(stage["engine"]),
                 *(f"{times[name] / 1000:.2f} ms" if times else "" for name in ("compute", "wait")),

@@ -8,9 +8,11 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from pipeline.planning.dealing import Deal
+from pipeline.planning.halves import Halves, edges_of
 from pipeline.planning.plan import Wish
 from pipeline.planning.prediction import Times, paces
 from pipeline.planning.room import Room, kv_tokens
+from shards.edges import Edge
 
 Nodes = tuple[int, ...]
 """The nodes of a chain in order, as places in the list of offers."""
@@ -26,6 +28,12 @@ class Chain(NamedTuple):
     """Tokens a second of all its users."""
     one_user: float
     """Tokens a second of a user alone."""
+    halves: Halves = ()
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        """Where each stage begins, and where the last ends."""
+        return edges_of(self.layers, self.halves)
 
 
 class Candidate(NamedTuple):
@@ -92,7 +100,7 @@ class Candidates:
             ordered, dealt = sorted(key), None
             if self._allowed(ordered):
                 dealt = self._all_dealings(ordered) if exactly else self._moved(ordered)
-            self._candidates[key] = None if dealt is None else _candidate(dealt)
+            self._candidates[key] = None if dealt is None else candidate_of(dealt)
         return self._candidates[key]
 
     def _allowed(self, chains: Sequence[Nodes]) -> bool:
@@ -196,6 +204,7 @@ def _rate(chains: Iterable[Chain]) -> float:
     return sum(chain.rate for chain in chains)
 
 
-def _candidate(chains: tuple[Chain, ...]) -> Candidate:
+def candidate_of(chains: tuple[Chain, ...]) -> Candidate:
+    """The candidate that has these chains."""
     nodes = frozenset(node for chain in chains for node in chain.nodes)
     return Candidate(chains, nodes, _rate(chains), max(chain.one_user for chain in chains))

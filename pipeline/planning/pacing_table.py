@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pipeline.planning.plan import ChainPlan, Link, ModelSize, NodeOffer, Wish
+from pipeline.planning.halves import Halves, dealt
+from pipeline.planning.plan import ChainPlan, Link, ModelSize, NodeOffer
 from pipeline.planning.prediction import STAGE_MS, Times
 
 
@@ -16,8 +17,10 @@ def pacing_table(
     Raises:
         KeyError: one of the chain's nodes is not among the offers.
     """
-    times, nodes, layers = _parts(chain, size, offers, links)
-    table = tuple((rows, times.step(nodes, rows).slowest(layers)) for rows in offers[nodes[0]].costs.rows)
+    times, nodes, layers, halves = _parts(chain, size, offers, links)
+    table = tuple(
+        (rows, times.step(nodes, rows, halves=halves).slowest(layers)) for rows in offers[nodes[0]].costs.rows
+    )
     return table, times.step(nodes, 1).way
 
 
@@ -25,20 +28,24 @@ def stage_times(
     chain: ChainPlan, size: ModelSize, offers: Sequence[NodeOffer], links: Sequence[Link]
 ) -> Callable[[int], tuple[float, ...]]:
     """A function from a number of rows to the milliseconds of each stage's engine; raises as `pacing_table`."""
-    times, nodes, layers = _parts(chain, size, offers, links)
-    return lambda rows: tuple(times.step(nodes, rows).stage(i, count) - STAGE_MS for i, count in enumerate(layers))
+    times, nodes, layers, halves = _parts(chain, size, offers, links)
+
+    def engines(rows: int) -> tuple[float, ...]:
+        step = times.step(nodes, rows, halves=halves)
+        return tuple(step.stage(i, count) - STAGE_MS for i, count in enumerate(layers))
+
+    return engines
 
 
 def chain_rate(chain: ChainPlan, size: ModelSize, offers: Sequence[NodeOffer], links: Sequence[Link]) -> float:
     """Tokens per second of a chain with its users, by today's measurements; raises as `pacing_table`."""
-    times, nodes, layers = _parts(chain, size, offers, links)
-    return times.predict(nodes, layers, chain.users, Wish(users=chain.users)).many_users
+    times, nodes, layers, halves = _parts(chain, size, offers, links)
+    return chain.users * 1e3 / times.period(nodes, layers, chain.users, halves)
 
 
 def _parts(
     chain: ChainPlan, size: ModelSize, offers: Sequence[NodeOffer], links: Sequence[Link]
-) -> tuple[Times, tuple[int, ...], list[int]]:
+) -> tuple[Times, tuple[int, ...], tuple[int, ...], Halves]:
     numbers = {offer.id: number for number, offer in enumerate(offers)}
     nodes = tuple(numbers[stage.node] for stage in chain.stages)
-    layers = [stage.end_layer - stage.first_layer for stage in chain.stages]
-    return Times(size, offers, links), nodes, layers
+    return Times(size, offers, links), nodes, *dealt(chain.edges)

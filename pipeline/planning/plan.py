@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from math import ceil, floor
+from operator import ne
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pipeline.scheduler_config import SchedulerConfig
+from shards.edges import Edge, attentions, begin_of, end_of
+from shards.kv_cache import kv_precision, kv_token_bytes
 from shards.manifest import Manifest
 from shards.profile import CostProfile
+from shards.runtime import EngineName, KvPrecision, Mode
 
 HEAD = "head"
 """Name of the head's end of a link; a node on the head's own PC has links of its own to it."""
@@ -30,8 +35,14 @@ class ModelSize(_Frozen):
     vocabulary: int = Field(gt=0)
 
     @classmethod
-    def of(cls, manifest: Manifest, kv_bytes: float) -> Self:
-        """The size of a package's model, with `kv_bytes` bytes for an element of the KV cache."""
+    def of(
+        cls, manifest: Manifest, mode: Mode, engine: EngineName = "openvino-paged", kv: KvPrecision | None = None
+    ) -> Self:
+        """The size of a package's model, run so; `kv` is its KV cache's precision, if not the mode's own.
+
+        Raises:
+            ConfigurationError: the mode does not go with that precision.
+        """
         facts, spans = manifest.facts, manifest.spans
 
         def size(of: tuple[tuple[int, int], ...]) -> int:
@@ -42,16 +53,16 @@ class ModelSize(_Frozen):
             embedding=size(spans.embedding),
             head=size(spans.head),
             shared=size(spans.shared),
-            kv_token=round(2 * facts.kv_heads * facts.head_size * kv_bytes),
+            kv_token=kv_token_bytes(facts, kv_precision(mode, kv), engine),
             hidden_size=facts.hidden_size,
             vocabulary=facts.vocabulary,
         )
 
-    def stage(self, first: int, end: int, kv_tokens: int) -> int:
-        """Bytes of a stage with layers [first, end) and room for `kv_tokens` tokens."""
-        weights = self.shared + sum(self.layers[first:end])
-        weights += self.embedding * (first == 0) + self.head * (end == len(self.layers))
-        return weights + (end - first) * kv_tokens * self.kv_token
+    def stage(self, begin: Edge, end: Edge, kv_tokens: int) -> int:
+        """Bytes of a stage between edges with room for `kv_tokens` tokens; of a divided layer all weights count."""
+        weights = self.shared + sum(self.layers[floor(begin) : ceil(end)])
+        weights += self.embedding * (begin == 0) + self.head * (end == len(self.layers))
+        return weights + attentions(begin, end) * kv_tokens * self.kv_token
 
 
 class NodeOffer(_Frozen):
@@ -84,11 +95,13 @@ class Wish(_Frozen):
 
 
 class StagePlan(_Frozen):
-    """Consecutive layers [first_layer, end_layer) on a node."""
+    """Consecutive layers [first_layer, end_layer) on a node, the first and the last perhaps in part."""
 
     node: str
     first_layer: int
     end_layer: int
+    begins_after_attention: bool = Field(False, description="the stage before does the first layer's attention")
+    ends_after_attention: bool = Field(False, description="of the last layer only the attention is done here")
     memory: int = Field(description="bytes: weights and KV cache, without the engine's own buffers")
 
 
@@ -108,6 +121,11 @@ class ChainPlan(_Frozen):
     users: int = Field(gt=0, description="how many of the wish's users it serves")
     kv_tokens: int = Field(gt=0, description="tokens of each stage's KV cache")
     prediction: Prediction
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        """Where each stage begins, and where the last ends."""
+        return (*map(begin_of, self.stages), end_of(self.stages[-1]))
 
 
 class LeftOut(_Frozen):
@@ -131,9 +149,7 @@ class Plan(_Frozen):
     @model_validator(mode="after")
     def _whole(self) -> Self:
         for chain in self.chains:
-            edges = [stage.first_layer for stage in chain.stages] + [chain.stages[-1].end_layer]
-            if edges[0] != 0 or any(
-                stage.end_layer != after for stage, after in zip(chain.stages, edges[1:], strict=True)
-            ):
+            edges = chain.edges
+            if edges[0] != 0 or any(map(ne, map(end_of, chain.stages), edges[1:])):
                 raise ValueError("the stages of a chain follow one another from layer 0")
         return self

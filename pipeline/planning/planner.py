@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from pipeline.planning.candidates import Candidate, Chain
 from pipeline.planning.plan import (
@@ -18,9 +19,11 @@ from pipeline.planning.plan import (
 )
 from pipeline.planning.prediction import Times
 from pipeline.planning.reasons import Reasons
+from pipeline.planning.refining import Refinement
 from pipeline.planning.room import Reserve, Room, kv_tokens
 from pipeline.planning.search import Search, choose, fastest, lacking, using
 from pipeline.planning.shortage import Shortage
+from shards.edges import layers_between
 from shards.errors import CapacityError, ConfigurationError
 
 
@@ -35,7 +38,8 @@ def plan(
     fewest stages, then the best for a single user.
 
     It does not depend on the order of offers or links. With few nodes it is the best there is (`Search` says when);
-    layers of different sizes, where memory is tight, may cost it a layer's time.
+    layers of different sizes, where memory is tight, may cost it a layer's time. Where nodes know what attention costs,
+    the edges between stages are then moved by half a layer if that makes a chain faster.
 
     Raises:
         CapacityError: nothing fits; says how much is missing on which split, and what would fit.
@@ -52,6 +56,7 @@ class _Planner:
         self._offers = sorted(offers, key=lambda offer: offer.id)
         self._times = Times(size, self._offers, links)
         self._room = Room(size, self._offers, reserve)
+        self._refinement = Refinement(self._times, self._room, wish)
         self._search = Search(self._times, self._room, len(offers), len(size.layers), wish)
 
     def plan(self) -> Plan:
@@ -68,7 +73,7 @@ class _Planner:
                 hint="Let more nodes join, or ask for fewer stages." if self._offers else "Let a node join.",
             )
         self._search.run()
-        chosen = choose(self._search.candidates)
+        chosen = self._refined(choose(self._search.candidates))
         if chosen is None:
             raise Shortage(self._size, self._offers, self._room, self._wish, self._reserve).error()
         return Plan(
@@ -76,32 +81,33 @@ class _Planner:
             prediction=self._prediction(chosen),
             left_out=self._left_out(chosen),
             without={
-                self._offers[node].id: self._predicted(choose(self._search.among(lacking(node))))
+                self._offers[node].id: self._predicted(self._refined(choose(self._search.among(lacking(node)))))
                 for node in sorted(chosen.nodes)
             },
         )
 
     def _chain(self, chain: Chain) -> ChainPlan:
-        tokens, stages, first = kv_tokens(chain.users, self._wish.context), [], 0
-        for node, layers in zip(chain.nodes, chain.layers, strict=True):
-            stages.append(
-                StagePlan(
-                    node=self._offers[node].id,
-                    first_layer=first,
-                    end_layer=first + layers,
-                    memory=self._size.stage(first, first + layers, tokens),
-                )
+        tokens = kv_tokens(chain.users, self._wish.context)
+        stages = tuple(
+            StagePlan(
+                node=self._offers[node].id, **layers_between(begin, end), memory=self._size.stage(begin, end, tokens)
             )
-            first += layers
-        prediction = self._times.predict(chain.nodes, chain.layers, chain.users, self._wish)
-        return ChainPlan(stages=tuple(stages), users=chain.users, kv_tokens=tokens, prediction=prediction)
+            for node, (begin, end) in zip(chain.nodes, pairwise(chain.edges), strict=True)
+        )
+        return ChainPlan(stages=stages, users=chain.users, kv_tokens=tokens, prediction=self._chain_prediction(chain))
+
+    def _chain_prediction(self, chain: Chain) -> Prediction:
+        return self._times.predict(chain.nodes, chain.layers, chain.users, self._wish, chain.halves)
+
+    def _refined(self, candidate: Candidate | None) -> Candidate | None:
+        return None if candidate is None else self._refinement.candidate(candidate)
 
     def _predicted(self, candidate: Candidate | None) -> Prediction | None:
         return None if candidate is None else self._prediction(candidate)
 
     def _prediction(self, candidate: Candidate) -> Prediction:
         """Of all chains together; a single user is on the chain that is best for that."""
-        chains = [self._times.predict(chain.nodes, chain.layers, chain.users, self._wish) for chain in candidate.chains]
+        chains = list(map(self._chain_prediction, candidate.chains))
         best = max(chains, key=lambda chain: chain.one_user)
         return Prediction(
             one_user=best.one_user,
@@ -115,7 +121,7 @@ class _Planner:
         left_out = []
         for node, offer in enumerate(self._offers):
             if node not in chosen.nodes:
-                forced = fastest(self._search.among(using(node)))
+                forced = self._refined(fastest(self._search.among(using(node))))
                 reason = reasons.why(node, chosen, forced)
                 left_out.append(LeftOut(node=offer.id, reason=reason, prediction_with=self._predicted(forced)))
         return tuple(left_out)

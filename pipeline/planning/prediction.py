@@ -1,8 +1,10 @@
 """How fast a chain is: from measured parts of stages and links to tokens per second.
 
 A **stage** that runs a step of r rows takes `fixed + layers * layer + embed + head` milliseconds of its node's profile,
-embed and head only at the ends of the chain, and `STAGE_MS` more. Between measured numbers of rows each part is linear,
-beyond the last it goes on with the last slope. Fewer rows never take longer (`pipeline/monotone.py`).
+embed and head only at the ends of the chain, and `STAGE_MS` more. Of a divided layer the attention counts on the stage
+before, and what is left of it on the stage behind, each by its own node's profile. Between measured numbers of rows
+each part is linear, beyond the last it goes on with the last slope. Fewer rows never take longer
+(`pipeline/monotone.py`).
 
 A **link** takes `latency + rows * bytes / rate`. Between stages a row is its hidden state in f16 and its share of the
 header; from the head to the first stage and from the tail to the head it is tokens, a header's share alone.
@@ -28,6 +30,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pipeline.monotone import monotone
+from pipeline.planning.halves import Halves
 from pipeline.planning.plan import HEAD, Link, ModelSize, NodeOffer, Prediction, Wish
 from shards.profile import CostProfile
 
@@ -54,6 +57,8 @@ class Parts(NamedTuple):
     embed: float
     layer: float
     head: float
+    attention: float
+    """Of a layer; 0 where layers are not divided."""
 
 
 class Hop(NamedTuple):
@@ -74,6 +79,8 @@ class StepTimes(NamedTuple):
     """On all links, and in the head."""
     transfer: float
     """The longest that a link is busy."""
+    attention: tuple[float, ...] = ()
+    """Of one layer's attention on each stage."""
 
     def stage(self, index: int, layers: int) -> float:
         """Of a stage with so many layers."""
@@ -130,7 +137,7 @@ class Times:
         }
         self._parts: dict[tuple[int, int], Parts] = {}
         self._ways: dict[tuple[int, ...], _Way] = {}
-        self._steps: dict[tuple[tuple[int, ...], int, bool], StepTimes] = {}
+        self._steps: dict[tuple[tuple[int, ...], int, bool, Halves], StepTimes] = {}
 
     def parts(self, node: int, rows: int) -> Parts:
         """What a step of so many rows costs on a node."""
@@ -143,43 +150,59 @@ class Times:
         """The link between two nodes; None is the head."""
         return self._hops.get((source, target), Hop(UNKNOWN_LATENCY_MS, 1e3 / UNKNOWN_BYTES_PER_SECOND))
 
-    def step(self, nodes: tuple[int, ...], rows: int, sampled: bool = True) -> StepTimes:
+    def divides(self, node: int) -> bool:
+        """Whether a node knows what the attention of a layer costs, so that layers may be divided there."""
+        return self._curves[node].divides
+
+    def step(self, nodes: tuple[int, ...], rows: int, sampled: bool = True, halves: Halves = ()) -> StepTimes:
         """A step on a chain of these nodes, in this order; all its rows go through the head matrix, or none."""
-        key = nodes, rows, sampled
+        key = nodes, rows, sampled, halves
         if key not in self._steps:
-            self._steps[key] = self._step(nodes, rows, sampled)
+            self._steps[key] = self._step(nodes, rows, sampled, halves)
         return self._steps[key]
 
-    def predict(self, nodes: tuple[int, ...], layers: Sequence[int], users: int, wish: Wish) -> Prediction:
+    def period(self, nodes: tuple[int, ...], layers: Sequence[int], users: int, halves: Halves = ()) -> float:
+        """Milliseconds in which each of so many users gets a token, at the best pace."""
+        steps = ((self.step(nodes, pace.rows, halves=halves), pace.in_flight) for pace in paces(users))
+        return min(step.period(layers, in_flight) for step, in_flight in steps)
+
+    def predict(
+        self, nodes: tuple[int, ...], layers: Sequence[int], users: int, wish: Wish, halves: Halves = ()
+    ) -> Prediction:
         """What a chain with these layers on its stages gives to so many users."""
-        alone = self.step(nodes, 1).traversal(layers)
-        period = min(self.step(nodes, pace.rows).period(layers, pace.in_flight) for pace in paces(users))
+        alone = self.step(nodes, 1, halves=halves).traversal(layers)
+        period = self.period(nodes, layers, users, halves)
         return Prediction(
             one_user=1e3 / alone,
             users=users,
             many_users=users * 1e3 / period,
-            first_token_ms=self._first_token(nodes, layers, wish),
+            first_token_ms=self._first_token(nodes, layers, wish, halves),
         )
 
-    def _first_token(self, nodes: tuple[int, ...], layers: Sequence[int], wish: Wish) -> float:
+    def _first_token(self, nodes: tuple[int, ...], layers: Sequence[int], wish: Wish, halves: Halves) -> float:
         fewest = -(-wish.prompt // wish.token_budget)
         times = []
-        for chunks in range(fewest, min(wish.prompt, fewest + 4 * len(nodes)) + 1):  # as far as Pacing.chunk looks
-            step = self.step(nodes, -(-wish.prompt // chunks), sampled=False)
+        for chunks in range(fewest, min(wish.prompt, fewest + 4 * len(nodes)) + 1):  # as far as PromptBudget looks
+            step = self.step(nodes, -(-wish.prompt // chunks), False, halves)
             times.append(step.traversal(layers) + (chunks - 1) * step.slowest(layers))
         return min(times) + self.parts(nodes[-1], 1).head
 
-    def _step(self, nodes: tuple[int, ...], rows: int, sampled: bool) -> StepTimes:
+    def _step(self, nodes: tuple[int, ...], rows: int, sampled: bool, halves: Halves) -> StepTimes:
         parts = [self.parts(node, rows) for node in nodes]
         bases = [STAGE_MS + part.fixed for part in parts]
         bases[0] += parts[0].embed
         bases[-1] += parts[-1].head * sampled
+        for index, half in enumerate(halves):
+            if half:
+                bases[index] += parts[index].attention
+                bases[index + 1] -= parts[index + 1].attention
         way = self._way(nodes)
         return StepTimes(
             bases=tuple(bases),
             layer=tuple(part.layer for part in parts),
             way=HEAD_MS + way.latency + rows * way.row,
             transfer=rows * way.longest,
+            attention=tuple(part.attention for part in parts),
         )
 
     def _way(self, nodes: tuple[int, ...]) -> _Way:
@@ -204,7 +227,8 @@ class _Curves:
 
     def __init__(self, costs: CostProfile) -> None:
         self._rows = costs.rows
-        columns = (costs.fixed, costs.embed, costs.layer, costs.head)
+        self.divides = bool(costs.attention)
+        columns = (costs.fixed, costs.embed, costs.layer, costs.head, costs.attention or (0.0,) * len(costs.rows))
         self._columns = [monotone(column) for column in columns]
 
     def at(self, rows: int) -> Parts:

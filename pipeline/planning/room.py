@@ -5,9 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from math import ceil, floor
 from typing import NamedTuple
 
 from pipeline.planning.plan import ModelSize, NodeOffer
+from shards.edges import Edge, attentions
 
 KV_BLOCK = 256
 """A sequence takes whole blocks of KV cache, and no engine has larger ones."""
@@ -85,6 +87,13 @@ class Room:
             dealt.append(min(fits, left - behind))
             left -= dealt[-1]
         return self.settle(nodes, tuple(dealt), kv_tokens) is not None
+
+    def takes(self, node: int, begin: Edge, end: Edge, kv_tokens: int) -> bool:
+        """Whether what is between two edges fits on a node; the weights of a divided layer count whole."""
+        needed = self._weights[ceil(end)] - self._weights[floor(begin)]
+        needed += attentions(begin, end) * kv_tokens * self._size.kv_token
+        needed += self._size.embedding * (begin == 0) + self._size.head * (end == self._depth)
+        return needed <= self.usable[node]
 
     def _fits(self, nodes: tuple[int, ...], layers: tuple[int, ...], before: Sequence[int]) -> bool:
         start = 0

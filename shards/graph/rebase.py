@@ -18,10 +18,10 @@ def rebase_shapes(model: ov.Model, layers: Layers, first: int, hidden: ov.Node, 
     """Replace each ShapeOf of a tensor the stage lost by arithmetic on what it has.
 
     Args:
-        model: The graph; nothing of it may read `layers.edges[first]` any more.
+        model: The graph; nothing of it may read the hidden state that the stage begins with any more.
         layers: What was found in it.
-        first: The stage's first layer.
-        hidden: The Parameter that took the place of `layers.edges[first]`.
+        first: The layer of the stage's first attention.
+        hidden: The Parameter that took the place of that hidden state.
         foreign: The KV states that do not belong to the stage.
 
     Raises:

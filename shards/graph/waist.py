@@ -2,7 +2,8 @@
 
 A *waist* is a tensor through which everything computed from the tokens must pass on its way to the logits: the residual
 stream between attention and MLP, and between two layers. Shape arithmetic and side inputs (mask, positions, beam
-indices, KV states) carry no token data and do not count. The last waist before the next attention ends a layer.
+indices, KV states) carry no token data and do not count. The last waist before the next attention ends a layer; an
+earlier one with a matrix product still to come divides it in two.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ class Layers:
     """The Result the logits (or hidden states) leave by."""
     edges: tuple[ov.Node, ...]
     """edges[k] is the node whose output 0 is the hidden state after k layers; depth + 1 of them."""
+    middles: tuple[ov.Node | None, ...]
+    """middles[k] is the node whose output 0 is the hidden state within layer k, behind its attention; None: there is
+    no such state, as where attention and MLP work side by side."""
     attentions: tuple[ov.Node, ...]
     """The attention of each layer."""
     caches: tuple[tuple[ov.Node, ov.Node], ...]
@@ -62,7 +66,8 @@ def find_layers(model: ov.Model) -> Layers:
             "the graph is stateless: its KV cache is not held in states",
             "Export it with stateful=True.",
         )
-    edges, hidden_size = _edges(model, path, len(attentions))
+    candidates = _candidates(path)
+    edges, hidden_size = _edges(model, candidates, len(attentions))
     measures = {node.get_name() for node in model.get_ops() if node.get_type_name() == "ShapeOf"}
     stops = measures | states.keys() | {edge.get_name() for edge in edges}
     caches = tuple(_caches(model, node, k, states, stops) for k, node in enumerate(attentions))
@@ -72,7 +77,8 @@ def find_layers(model: ov.Model) -> Layers:
     others = [_variable(node) for name, node in states.items() if name not in owned]
     if others:
         raise refuse(model, f"the graph has states that are not the KV cache of an attention: {_some(others)}")
-    return Layers(token, result, edges, tuple(attentions), caches, hidden_size)
+    middles = _middles(path, candidates, edges, hidden_size)
+    return Layers(token, result, edges, middles, tuple(attentions), caches, hidden_size)
 
 
 def main_path(model: ov.Model, token: ov.Node, result: ov.Node) -> list[ov.Node]:
@@ -146,13 +152,20 @@ def waists(path: list[ov.Node]) -> list[tuple[int, ov.Node]]:
     return found
 
 
-def _edges(model: ov.Model, path: list[ov.Node], depth: int) -> tuple[tuple[ov.Node, ...], int]:
-    """The last waist of each level that has the residual stream's width."""
+def _candidates(path: list[ov.Node]) -> dict[int, list[tuple[ov.Node, int]]]:
+    """The waists that may be a hidden state, with their width, by the number of attentions passed."""
     candidates: dict[int, list[tuple[ov.Node, int]]] = {}
     for level, node in waists(path):
         shape = node.output(0).get_partial_shape()
         if node.get_output_size() == 1 and shape.rank.is_static and len(shape) == 3 and shape[2].is_static:
             candidates.setdefault(level, []).append((node, shape[2].get_length()))
+    return candidates
+
+
+def _edges(
+    model: ov.Model, candidates: dict[int, list[tuple[ov.Node, int]]], depth: int
+) -> tuple[tuple[ov.Node, ...], int]:
+    """The last waist of each level that has the residual stream's width."""
     missing = [level for level in range(depth + 1) if level not in candidates]
     if missing:
         raise refuse(
@@ -173,6 +186,21 @@ def _edges(model: ov.Model, path: list[ov.Node], depth: int) -> tuple[tuple[ov.N
         if dtype != ov.Type.f32:
             raise refuse(model, f"the hidden state after layer {level} is {dtype.get_type_name()}, not f32")
     return tuple(node for node, _ in edges), width
+
+
+def _middles(
+    path: list[ov.Node], candidates: dict[int, list[tuple[ov.Node, int]]], edges: tuple[ov.Node, ...], width: int
+) -> tuple[ov.Node | None, ...]:
+    """The first waist behind each attention that is as good as an edge, with a matrix product before the layer ends."""
+    place = {node.get_name(): index for index, node in enumerate(path)}
+    products = [index for index, node in enumerate(path) if node.get_type_name() == "MatMul"]
+    middles: list[ov.Node | None] = []
+    for level, edge in enumerate(edges[1:], 1):
+        first = next(node for node, size in candidates[level] if size == width)
+        rest = range(place[first.get_name()] + 1, place[edge.get_name()])
+        divides = first.output(0).get_element_type() == ov.Type.f32 and any(index in rest for index in products)
+        middles.append(first if divides else None)
+    return tuple(middles)
 
 
 def _caches(

@@ -13,8 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
+from ended import still_alive
 
 COMMAND = [sys.executable, "-c", "from agent.cli import main; main()"]
 SECONDS_TO_END = 5
@@ -60,8 +62,7 @@ def end(process: subprocess.Popen[str], number: signal.Signals) -> tuple[int, st
     family = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(number)
     _, errors = process.communicate(timeout=SECONDS_TO_END)
-    _, alive = psutil.wait_procs(family, timeout=1)
-    assert not alive
+    assert not still_alive(family, 1)
     return process.returncode, errors
 
 
@@ -89,6 +90,17 @@ def test_ask_a_running_server(smollm2_package: Path, tmp_path: Path) -> None:
     assert (code, errors) == (130, "")
 
 
+def test_the_kv_cache_of_a_server_has_room_for_its_users(smollm2_package: Path) -> None:
+    options = ("--users", "3", "--context", "1000", "--target-tbt", "0", "--max-waiting", "9")
+    with serving(smollm2_package, *options) as (_, said):
+        assert (said["kv_tokens"], said["context"]) == (3 * 1024, 3 * 1024)
+        chain = httpx.get(f"{said['url']}/fleet", trust_env=False).json()["chains"][0]
+        assert chain["scheduler"]["kv_total"] == 3 * 1024
+        assert chain["stages"][0]["properties"]["KV_CACHE_PRECISION"] == "f32"
+    with serving(smollm2_package, "--kv-tokens", "640") as (_, said):
+        assert (said["kv_tokens"], said["context"]) == (640, 640)
+
+
 def test_ctrl_c_in_mid_answer(smollm2_package: Path) -> None:
     with serving(smollm2_package, "--local-stages", "2") as (process, said):
         command = [*COMMAND, "ask", "Write a very long story.", "--url", said["url"]]
@@ -97,7 +109,7 @@ def test_ctrl_c_in_mid_answer(smollm2_package: Path) -> None:
             assert asking.stdout.read(5)
             code, errors = end(process, signal.SIGTERM)
             assert (code, errors) == (143, "")
-            _, told = asking.communicate(timeout=10)
+            _, told = asking.communicate(timeout=60)
     assert asking.returncode == 1
     assert "shutting down" in told
     assert "Traceback" not in told
@@ -107,13 +119,12 @@ def test_a_server_whose_stage_has_died_says_so_and_ends(smollm2_package: Path) -
     with serving(smollm2_package, "--local-stages", "2") as (process, _):
         family = psutil.Process(process.pid).children(recursive=True)
         family[0].kill()
-        told, _ = process.communicate(timeout=10)
-        _, alive = psutil.wait_procs(family, timeout=1)
+        told, _ = process.communicate(timeout=60)
+        assert not still_alive(family, 1)
     assert process.returncode == 1
     error = json.loads(told)["error"]
     assert error["type"] == "StageError"
     assert "the process ended" in error["what"]
-    assert not alive
 
 
 def test_ctrl_c_inside_native_code_that_makes_another_error_of_it() -> None:
@@ -200,6 +211,11 @@ def test_the_demo_ends_in_paris() -> None:
         (["serve", "nowhere", "--host", "127.0.0.1", "--api-key-file", "no-key"], 1, ["no-key"]),
         (["serve"], 2, ["PACKAGE"]),
         (["serve", "nowhere", "--local-stages", "0"], 2, ["--local-stages"]),
+        (["serve", "nowhere", "--local-stages", "1"], 1, ["nowhere", "edge-agent export"]),
+        (["serve", "nowhere", "--kv-precision", "u4"], 2, ["--kv-precision", "u8", "f16", "f32"]),
+        (["serve", "nowhere", "--mode", "exact", "--kv-precision", "u8"], 1, ["kv_precision", "f32, not in u8"]),
+        (["serve", "nowhere", "--target-tbt", "-1"], 2, ["--target-tbt"]),
+        (["serve", "nowhere", "--max-waiting", "0"], 2, ["--max-waiting"]),
         (["demo", "--stages", "99"], 1, ["30"]),
         (["frobnicate"], 2, ["frobnicate"]),
     ],

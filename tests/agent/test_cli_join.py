@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+from ended import still_alive
 
 from agent.cli import output
 from agent.cli.join import picture, stage_line, summary
@@ -99,8 +100,7 @@ def end(process: subprocess.Popen[str]) -> tuple[int, str]:
     family = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=SECONDS_TO_END)
-    _, alive = psutil.wait_procs(family, timeout=1)
-    assert not alive
+    assert not still_alive(family, 1)
     return process.returncode, errors
 
 

@@ -19,11 +19,14 @@ from agent.fleet.head.fleet_options import FleetOptions
 from agent.fleet.node.node_settings import NodeSettings
 from agent.fleet.node.node_stage import NodeStage
 from agent.serving import Serving
+from pipeline.chain import Chain
 from pipeline.messages import RequestEvent
 from pipeline.planning.plan import Wish
 from pipeline.running import RunOptions
 from pipeline.stages import LOOPBACK
 from shards.errors import EdgeAgentError, StageError
+from shards.progress import silent
+from shards.runtime import StageConfig
 from tui.client import state
 from tui.client.plan import NodeDetail, Preview
 
@@ -84,7 +87,7 @@ def fleet(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(paths, "config_folder", lambda: folder / "config")
         patch.setattr(paths, "cache_folder", lambda: folder / "cache")
-        with Serving(smollm2_package, RunOptions(mode="exact"), fleet=OPTIONS, port=0) as serving:
+        with Serving(smollm2_package, RunOptions(mode="exact", kv_precision="f32"), fleet=OPTIONS, port=0) as serving:
             fleet = Fleet(serving)
             end = time.monotonic() + PATIENCE
             while not fleet.model.ready.wait(0.01):
@@ -107,6 +110,27 @@ def test_memory_planned_is_that_of_the_chains_at_work(fleet: Fleet) -> None:
     (node,) = told["nodes"]
     (stage,) = told["plan"]["chains"][0]["stages"]
     assert node["memory_planned"] == stage["memory"] > 100e6
+
+
+def test_the_precision_of_the_kv_cache_is_the_stages_and_the_plans(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (planned,) = fleet.model._running
+    (stage,) = planned.plan.stages
+    kv_bytes = 2 * 3 * 64 * 4  # f32 keys and values of three heads of 64, in one layer
+    assert stage.memory - fleet.model._size.stage(0, 30, 0) == 30 * planned.plan.kv_tokens * kv_bytes
+    (told,) = fleet.get("/fleet")["chains"][0]["stages"]
+    assert (told["properties"]["KV_CACHE_PRECISION"], told["kv_tokens"]) == ("f32", planned.plan.kv_tokens)
+    started: list[StageConfig] = []
+
+    def start(configs: list[StageConfig], **_: Any) -> None:
+        started.extend(configs)
+        raise StageError("that will do")
+
+    monkeypatch.setattr(Chain, "start", start)
+    with pytest.raises(StageError, match="will do"):
+        fleet.model._opener.open(planned.plan, silent)
+    assert [config.kv_precision for config in started] == ["f32"]
 
 
 def test_the_plan_at_work_is_the_current_one(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +311,8 @@ def test_of_nodes_that_have_left_nothing_is_told(fleet: Fleet) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"users": 1024, "context": 100_000}, "of memory are missing"),
+        ({"users": 1024, "context": 8192}, "of memory are missing"),
+        ({"context": 100_000}, "100000 tokens are asked for, and the model's context is 8192"),
         ({"stages": 2}, "2 stages need as many nodes, and 1 are there"),
         ({"stages": 31}, "30 layers cannot be split into 31 stages"),
     ],

@@ -50,3 +50,33 @@ def test_counters_do_not_go_back_when_a_chain_takes_the_place_of_another(
 
 def test_without_a_chain_nothing_is_up(metrics: Metrics) -> None:
     assert value(metrics, "edge_agent_up") == 0
+
+
+def counting(number: int, **counts: int) -> HeadSnapshot:
+    seen = chain(number, 1)
+    return replace(seen, scheduler=replace(seen.scheduler, **counts))
+
+
+def test_what_the_prefix_cache_saves(chains: list[HeadSnapshot], metrics: Metrics) -> None:
+    assert "edge_agent_prefix_cache_hit_ratio" not in metrics.text().decode()  # nothing was looked for
+    first = counting(1, lookups=4, hits=3, prompt_tokens=1000, cached_tokens=600, evicted_tokens=64)
+    chains[:] = [first, counting(2, lookups=4, hits=1, prompt_tokens=600, cached_tokens=40)]
+    for name, wanted in (
+        ("lookups_total", 8),
+        ("hits_total", 4),
+        ("saved_tokens_total", 640),
+        ("evicted_tokens_total", 64),
+        ("hit_ratio", 0.5),
+        ("saved_ratio", 0.4),
+    ):
+        assert value(metrics, f"edge_agent_prefix_cache_{name}") == wanted
+    assert value(metrics, "edge_agent_prompt_tokens_total") == 1600
+
+
+def test_who_waits_is_told_by_service_and_by_reason(chains: list[HeadSnapshot], metrics: Metrics) -> None:
+    chains[:] = [counting(1, running=3, waiting=5, waiting_batch=4, preempted=3, paused=2), counting(2, waiting=1)]
+    assert value(metrics, 'edge_agent_waiting{service="interactive"}') == 2
+    assert value(metrics, 'edge_agent_waiting{service="batch"}') == 4
+    states = {"running": 3, "waiting": 6, "preempted": 1, "paused": 2}
+    for state, count in states.items():
+        assert value(metrics, f'edge_agent_sequences{{state="{state}"}}') == count

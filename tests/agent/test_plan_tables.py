@@ -51,6 +51,19 @@ def test_everything_is_shown() -> None:
         assert any(all(part in row for part in line) for row in text.splitlines()), line
 
 
+def test_a_divided_layer_is_a_half_on_both_nodes() -> None:
+    (chain,) = PLAN.chains
+    desk, laptop = chain.stages
+    stages = (
+        desk.model_copy(update={"ends_after_attention": True}),
+        laptop.model_copy(update={"first_layer": 11, "begins_after_attention": True}),
+    )
+    divided = PLAN.model_copy(update={"chains": (chain.model_copy(update={"stages": stages}),)})
+    rows = shown(divided, {"k1": "desk", "k2": "laptop"}).splitlines()
+    assert any("desk" in row and "0-11½" in row for row in rows)
+    assert any("laptop" in row and "11½-29" in row for row in rows)
+
+
 def test_names_are_text_whatever_is_in_them() -> None:
     text = shown(PLAN, {"k1": "[red]x[/] \x1b[2J", "k2": "[/]"})
     assert "[red]x[/] ?[2J" in text and "\x1b" not in text

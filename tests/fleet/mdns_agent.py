@@ -1,6 +1,6 @@
 """A process that only announces itself and prints whom it sees.
 
-Run with an announcement's fields as JSON and, if a test is not to wait for long, a shorter life of what it announces.
+Run with an announcement's fields as JSON, and the life of what it announces, in seconds.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from agent.fleet.discovery import discovery
 from agent.fleet.discovery.discovery import Announcement, Discovery
 
 
-def main(fields: str, life: str = "") -> None:
-    if life:
-        discovery._LIFE_SECONDS = int(life)
+def main(fields: str, life: str) -> None:
+    discovery._LIFE_SECONDS = int(life)
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())

@@ -49,7 +49,7 @@ def echo_server(host: Host) -> Process:
     return server
 
 
-def eventually(reached: Callable[[], bool], seconds: float = 30.0) -> bool:
+def eventually(reached: Callable[[], bool], seconds: float = 90.0) -> bool:
     end = time.monotonic() + seconds
     while not reached() and time.monotonic() < end:
         time.sleep(0.05)

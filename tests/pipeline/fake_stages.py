@@ -16,7 +16,8 @@ from pipeline.payload import PayloadKind
 from pipeline.sampler import Sampler
 from pipeline.stage_worker import StageWorker
 from pipeline.wire import Limits
-from shards.errors import CapacityError, StageError
+from shards.blocks import BlockTable
+from shards.errors import StageError
 from shards.runtime import Batch, RuntimeFacts
 
 VOCABULARY, HIDDEN, BLOCK, KV_TOKENS = 100, 4, 4, 256
@@ -36,6 +37,7 @@ class FakeStage:
     depth: int
     calls: list[Batch] = field(default_factory=list)
     cached: dict[int, list[int]] = field(default_factory=dict)
+    blocks: BlockTable = field(default_factory=lambda: BlockTable(KV_TOKENS // BLOCK, BLOCK))
     before_step: Callable[[Batch], None] = lambda batch: None
     closed: bool = False
 
@@ -69,8 +71,7 @@ class FakeStage:
             assert own[:, 1].tolist() == list(range(rows.past, rows.past + rows.count))
             tokens += [int(token) for token in own[:, 0]]
             begin += rows.count
-        if sum(map(len, self.cached.values())) > KV_TOKENS:
-            raise CapacityError(f"the KV cache holds {KV_TOKENS} tokens")
+        self.blocks.extend(batch.sequences)  # a CapacityError: more than fits
         return self._logits(batch, x) if self.facts.is_tail else x
 
     def _embedded(self, batch: Batch) -> NDArray[np.float32]:
@@ -95,9 +96,11 @@ class FakeStage:
         if source not in self.cached:
             raise StageError("it is unknown", where=f"sequence {source}")
         self.cached[target] = self.cached[source][:length]
+        self.blocks.fork(source, target, length)
 
     def free(self, sequence: int) -> None:
         self.cached.pop(sequence, None)
+        self.blocks.free(sequence)
 
     def close(self) -> None:
         self.closed = True
@@ -136,7 +139,7 @@ class ThreadChain:
         keys = [KeyPair.new() for _ in stages]
         self.keys = [head, *keys]
         self.receiver = Receiver(self.context, head, keys[-1].public, 2**20, "127.0.0.1")
-        self.receiver.socket.rcvtimeo = 10_000
+        self.receiver.socket.rcvtimeo = 60_000
         peer = Peer(host="127.0.0.1", port=self.receiver.port, public=head.public)
         for i in reversed(range(len(stages))):
             context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -191,7 +194,7 @@ class ThreadChain:
         for context in self._contexts:
             context.term()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
 
 

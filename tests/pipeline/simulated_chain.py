@@ -10,6 +10,8 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from pipeline.messages import (
@@ -23,6 +25,7 @@ from pipeline.messages import (
     Request,
     RequestEvent,
     Sampling,
+    StageTiming,
     Step,
     StepResult,
     Token,
@@ -60,6 +63,8 @@ class Stage:
     def __init__(self, capacity: int, block: int) -> None:
         self.table = BlockTable(capacity, block)
         self.opened: dict[int, Open] = {}
+        self._known: set[int] = set()
+        """Those that were opened or forked, and not freed."""
         self._cells = [0] * (capacity * block)
 
     def apply(self, operation: Operation) -> None:
@@ -67,10 +72,13 @@ class Stage:
             case Open():
                 assert operation.sequence not in self.opened
                 self.opened[operation.sequence] = operation
+                self._known.add(operation.sequence)
             case Fork(source, target, length):
                 self.table.fork(source, target, length)
+                self._known.add(target)
             case Free(sequence):
-                del self.opened[sequence]  # a KeyError: freed twice, or never there
+                self._known.remove(sequence)  # a KeyError: freed twice, or never there
+                self.opened.pop(sequence, None)
                 self.table.free(sequence)
 
     def run(self, rows: tuple[SequenceRows, ...], x: list[int]) -> list[int]:
@@ -230,9 +238,9 @@ class Driven:
 
 
 class TimedChain:
-    """A chain whose stages take a modelled time for a step, on a clock that only the model moves.
+    """A chain whose stages take a modelled time for a step, on a clock (in milliseconds) that only the model moves.
 
-    A result is `link_ms` on its way back.
+    A result is `link_ms` on its way back. A row whose token is being sampled waits at the first stage for it.
     """
 
     def __init__(self, scheduler: Scheduler, step_ms: Callable[[int], float], link_ms: float = 0.0) -> None:
@@ -242,8 +250,10 @@ class TimedChain:
         """When each token of a request came."""
         self._step_ms, self._link_ms = step_ms, link_ms
         self._free_at = [0.0] * scheduler.config.stages
+        self._sampled_at: dict[tuple[int, int], float] = {}
+        """When the token of each (sequence, position) is sampled."""
         self._busy: list[list[tuple[float, float]]] = [[] for _ in self._free_at]
-        self._due: list[tuple[float, int]] = []
+        self._due: list[tuple[float, int, tuple[StageTiming, ...]]] = []
         self._arrivals: list[tuple[float, int, Request]] = []
 
     def arrive(self, at: float, wanted: Request) -> None:
@@ -252,16 +262,16 @@ class TimedChain:
     def run(self) -> None:
         while True:
             while self._arrivals and self._arrivals[0][0] <= self.now:
-                self.scheduler.add(heapq.heappop(self._arrivals)[2], self.now)
-            while step := self.scheduler.next_step(self.now):
+                self.scheduler.add(heapq.heappop(self._arrivals)[2], self.now / 1e3)
+            while step := self.scheduler.next_step(self.now / 1e3):
                 self._send(step)
             if not self._due and not self._arrivals:
                 assert self.scheduler.is_idle
                 return
             self.now = min(times[0][0] for times in (self._due, self._arrivals) if times)
             while self._due and self._due[0][0] <= self.now:
-                heapq.heappop(self._due)
-                events = self.scheduler.complete(self.chain.deliver(), self.now)
+                _, _, timings = heapq.heappop(self._due)
+                events = self.scheduler.complete(replace(self.chain.deliver(), timings=timings), self.now / 1e3)
                 self.answers.take(events)
                 for event in events:
                     if isinstance(event, TokenEvent):
@@ -272,14 +282,27 @@ class TimedChain:
         worked = sum(max(0.0, min(b, end) - max(a, start)) for spans in self._busy for a, b in spans)
         return worked / (end - start) / len(self._busy)
 
+    def pauses(self, name: str) -> list[float]:
+        """The times between the tokens of a request."""
+        return [b - a for a, b in pairwise(self.tokens_at[name])]
+
+    def stage_ms(self, step: Step) -> float:
+        """What a step takes on each stage."""
+        return self._step_ms(len(step.tokens)) if step.rows else 0.0
+
     def _send(self, step: Step) -> None:
         self.chain.send(step)
         at = self.now
+        first = max([at, *(self._sampled_at.get((rows.sequence, rows.past), 0.0) for rows in step.rows)])
+        timings = []
         for i, spans in enumerate(self._busy):
-            start = max(at, self._free_at[i])
-            at = self._free_at[i] = start + self._step_ms(len(step.tokens))
-            spans.append((start, at))
-        heapq.heappush(self._due, (at + self._link_ms, step.number))
+            start = max(first, at, self._free_at[i])
+            end = start + self.stage_ms(step)
+            timings.append(StageTiming(wait=0.0, compute=1e3 * (end - start), send=0.0, queued=1e3 * (start - at)))
+            at = self._free_at[i] = end
+            spans.append((start, end))
+        self._sampled_at.update({(rows.sequence, rows.past + rows.count): at for rows in step.rows if rows.sample})
+        heapq.heappush(self._due, (at + self._link_ms, step.number, tuple(timings)))
 
 
 def _mix(values: list[int]) -> int:

@@ -20,6 +20,7 @@ from pipeline.messages import Failed, Finished, Open, Request, RequestEvent, Sam
 from pipeline.scheduler import Scheduler
 from pipeline.scheduler_config import SchedulerConfig
 from pipeline.wire import Frame
+from shards.edges import begin_of, end_of, layers_between
 from shards.errors import ConfigurationError, StageError
 from shards.loading import load_stage
 from shards.runtime import Batch, StageConfig
@@ -29,15 +30,14 @@ PROMPT = tuple(range(3, 40))
 SECONDS = 30.0
 
 
-def configs(package: Path, edges: Sequence[int] = (0, 2, 4), **changes: Any) -> list[StageConfig]:
+def configs(package: Path, edges: Sequence[float] = (0, 2, 4), **changes: Any) -> list[StageConfig]:
     common = {"package": package, "mode": "exact", "threads": 1, "kv_tokens": 512, **changes}
     return [
-        StageConfig.model_validate({**common, "first_layer": first, "end_layer": end})
-        for first, end in itertools.pairwise(edges)
+        StageConfig.model_validate({**common, **layers_between(begin, end)}) for begin, end in itertools.pairwise(edges)
     ]
 
 
-def start(package: Path, edges: Sequence[int] = (0, 2, 4), **options: Any) -> Chain:
+def start(package: Path, edges: Sequence[float] = (0, 2, 4), **options: Any) -> Chain:
     return Chain.start(configs(package, edges), max_rows=64, max_sequences=8, **options)
 
 
@@ -102,10 +102,10 @@ def whole_model(package: Path, count: int) -> list[int]:
     return tokens[len(PROMPT) :]
 
 
-@pytest.mark.parametrize("edges", [(0, 4), (0, 1, 4), (0, 1, 2, 4)])
-def test_processes_say_what_the_whole_model_says(tiny_package: Path, edges: Sequence[int]) -> None:
+@pytest.mark.parametrize("edges", [(0, 4), (0, 1, 4), (0, 1, 2.5, 4)])
+def test_processes_say_what_the_whole_model_says(tiny_package: Path, edges: Sequence[float]) -> None:
     with start(tiny_package, edges) as chain:
-        assert [(f.first_layer, f.end_layer) for f in chain.facts] == list(itertools.pairwise(edges))
+        assert [(begin_of(facts), end_of(facts)) for facts in chain.facts] == list(itertools.pairwise(edges))
         assert chain.kv_tokens == 512
         assert chain.block == 32
         driver = Driver(chain)
@@ -144,15 +144,18 @@ def test_loading_is_reported_stage_by_stage(tiny_package: Path) -> None:
         assert own[-1] == (f"{name}ready", 3, 3)
 
 
-@pytest.mark.parametrize("edges", [(1, 4), (0,)])
-def test_stages_that_do_not_begin_are_refused(tiny_package: Path, edges: Sequence[int]) -> None:
+@pytest.mark.parametrize("edges", [(1, 4), (0.5, 4), (0,)])
+def test_stages_that_do_not_begin_are_refused(tiny_package: Path, edges: Sequence[float]) -> None:
     with pytest.raises(ConfigurationError):
         start(tiny_package, edges)
 
 
-def test_stages_that_do_not_follow_are_refused(tiny_package: Path) -> None:
-    stages = [*configs(tiny_package, (0, 2)), *configs(tiny_package, (3, 4))]
-    with pytest.raises(ConfigurationError, match="layers 0 to 1 are followed by 3"):
+@pytest.mark.parametrize(
+    ("end", "begin", "said"), [(2, 3, "layers 0-1 are followed by 3-3"), (2.5, 2, "layers 0-2½ are followed by 2-3")]
+)
+def test_stages_that_do_not_follow_are_refused(tiny_package: Path, end: float, begin: float, said: str) -> None:
+    stages = [*configs(tiny_package, (0, end)), *configs(tiny_package, (begin, 4))]
+    with pytest.raises(ConfigurationError, match=said):
         Chain.start(stages, max_rows=64, max_sequences=8)
 
 

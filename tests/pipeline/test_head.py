@@ -1,20 +1,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from queue import Empty, SimpleQueue
+from time import monotonic, sleep
 
 import numpy as np
 import pytest
 from fake_stages import BLOCK, GREEDY, KV_TOKENS, VOCABULARY, ThreadChain, answer, fake_chain
 
 from pipeline import wire
+from pipeline.doorman import Doorman
 from pipeline.head import Head
 from pipeline.messages import Failed, Finished, Request, RequestEvent, Sampling, StepResult, Token, TokenEvent
 from pipeline.scheduler import Scheduler
 from pipeline.scheduler_config import SchedulerConfig
 from shards.errors import CapacityError, EdgeAgentError, RequestError, StageError
 from shards.runtime import Batch
+
+PATIENCE = 60.0
 
 
 class Listener:
@@ -28,7 +32,7 @@ class Listener:
         self._queue.put(event)
 
     def next(self) -> RequestEvent:
-        event = self._queue.get(timeout=20)
+        event = self._queue.get(timeout=PATIENCE)
         self.events.append(event)
         return event
 
@@ -91,11 +95,10 @@ def two() -> Iterator[Rig]:
 
 
 def wait_until(done: Callable[[], bool]) -> None:
-    for _ in range(2000):
-        if done():
-            return
-        threading.Event().wait(0.01)
-    raise TimeoutError
+    end = monotonic() + PATIENCE
+    while not done():
+        assert monotonic() < end
+        sleep(0.01)
 
 
 def test_requests_get_their_answers(rig: Rig) -> None:
@@ -129,7 +132,7 @@ def test_an_answer_ends_with_what_the_steps_took(two: Rig) -> None:
 
 def test_requests_and_steps_that_are_on_their_way_can_be_looked_at(two: Rig) -> None:
     hold = threading.Event()
-    two.chain.stages[1].before_step = lambda batch: hold.wait(20) and None
+    two.chain.stages[1].before_step = lambda batch: hold.wait(PATIENCE) and None
     listeners = [two.ask([1] * length, 5, id=f"r{length}") for length in (3, 30)]
     wait_until(lambda: len(two.head.snapshot().steps) == two.head.snapshot().scheduler.in_flight > 0)
     snapshot = two.head.snapshot()
@@ -149,6 +152,27 @@ def test_a_stop_token_ends_an_answer(two: Rig) -> None:
     assert isinstance(end, Finished)
     assert end.reason == "stop"
     assert listener.tokens == tokens[:4]
+
+
+def test_a_chain_that_connects_between_two_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    door, answer_at_it, deliver = threading.Event(), Doorman._answer, Head._deliver
+
+    def answer_later(doorman: Doorman, request: list[bytes]) -> list[bytes]:
+        assert door.wait(PATIENCE)
+        return answer_at_it(doorman, request)
+
+    def deliver_until_connected(head: Head, events: Iterable[RequestEvent]) -> None:
+        if head._scheduler.snapshot().waiting:  # the first step could not be sent
+            door.set()
+            wait_until(lambda: rig.chain.sender.is_ready)
+        deliver(head, events)
+
+    monkeypatch.setattr(Doorman, "_answer", answer_later)
+    monkeypatch.setattr(Head, "_deliver", deliver_until_connected)
+    rig = Rig()
+    assert isinstance(rig.ask([1, 2]).end(), Finished)
+    assert door.is_set()
+    rig.close()
 
 
 def test_cancelling_frees_every_stage(two: Rig) -> None:
@@ -224,7 +248,7 @@ def test_an_error_in_a_step_ends_its_requests_alone(two: Rig) -> None:
 
 def test_a_dead_stage_ends_every_request_and_refuses_new_ones(two: Rig) -> None:
     hold = threading.Event()
-    two.chain.stages[1].before_step = lambda batch: hold.wait(20) and None
+    two.chain.stages[1].before_step = lambda batch: hold.wait(PATIENCE) and None
     listeners = [two.ask([i]) for i in range(1, 5)]
     death = StageError("the process ended (exit code -9: SIGKILL)", where="stage 2 of 2 (layers 2-3)")
     two.chain.fail(death)
@@ -243,7 +267,7 @@ def test_a_dead_stage_ends_every_request_and_refuses_new_ones(two: Rig) -> None:
 def test_a_chain_that_does_not_answer_is_given_up() -> None:
     rig = Rig(stall_seconds=0.3)
     hold = threading.Event()
-    rig.chain.stages[0].before_step = lambda batch: hold.wait(20) and None
+    rig.chain.stages[0].before_step = lambda batch: hold.wait(PATIENCE) and None
     end = rig.ask([1]).end()
     assert isinstance(end, Failed)
     assert "has not come back for 0.3 s" in str(end.error)
@@ -253,7 +277,7 @@ def test_a_chain_that_does_not_answer_is_given_up() -> None:
 
 def test_a_step_lost_on_its_way_is_an_error_once_a_later_one_is_back(two: Rig) -> None:
     hold = threading.Event()
-    two.chain.stages[0].before_step = lambda batch: hold.wait(20) and None
+    two.chain.stages[0].before_step = lambda batch: hold.wait(PATIENCE) and None
     listeners = []
     for step in (1, 2):
         listeners.append(two.ask([step], 30))
@@ -336,7 +360,7 @@ def test_every_request_ends_once_whatever_happens_at_the_same_time() -> None:
     wait_until(lambda: len(listeners) > 10)
     rig.head.close()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE)
     assert len(listeners) + refused == 48
     for listener in listeners:
         listener.end()

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.messages import Failed, Finished, Request, RequestEvent, Sampling, Usage
 from pipeline.replicas import Replicas
-from shards.errors import StageError
+from shards.errors import OverloadedError, StageError
 
 USAGE = Usage(1, 0, 0)
 
@@ -30,8 +30,8 @@ class Copy:
         self.open.pop(request)(Finished(request, "stop", USAGE))
 
 
-def request(name: str) -> Request:
-    return Request(name, (1,), Sampling(), 8)
+def request(name: str, prompt: tuple[int, ...] = (1,)) -> Request:
+    return Request(name, prompt, Sampling(), 8)
 
 
 @pytest.fixture
@@ -124,3 +124,61 @@ def test_what_runs_on_a_copy_that_is_replaced_goes_on(heard: list[RequestEvent])
     assert not replicas.drain(old, 0)
     old.end("a")
     assert replicas.drain(old, 0)
+
+
+LONG = tuple(range(600))
+"""A system prompt."""
+
+
+def test_a_prompt_goes_where_its_beginning_is_unless_that_is_clearly_busier(heard: list[RequestEvent]) -> None:
+    one, other, both = Copy(), Copy(), Replicas()
+    both.replace([(one, 10.0), (other, 10.0)])
+    both.submit(request("first", (*LONG, 1)), heard.append)
+    assert list(one.open) == ["first"]
+    both.submit(request("same", (*LONG, 2)), heard.append)
+    both.submit(request("another"), heard.append)
+    assert (list(one.open), list(other.open)) == (["first", "same"], ["another"])
+    for name in ("third", "fourth"):
+        both.submit(request(name, (*LONG, 3)), heard.append)
+    assert (len(one.open), len(other.open)) == (4, 1)
+    both.submit(request("too much", (*LONG, 4)), heard.append)
+    assert list(other.open) == ["another", "too much"]
+    for name in list(one.open):
+        one.end(name)
+    both.submit(request("goes on there", (*LONG, 5)), heard.append)  # where it was last
+    assert list(other.open) == ["another", "too much", "goes on there"]
+
+
+def test_a_much_weaker_copy_gets_no_more_for_a_beginning(heard: list[RequestEvent]) -> None:
+    strong, weak, both = Copy(), Copy(), Replicas()
+    both.replace([(strong, 50.0), (weak, 10.0)])
+    for number in range(5):
+        both.submit(request(str(number)), heard.append)
+    both.submit(request("there", LONG), heard.append)
+    assert list(weak.open) == ["there"]
+    for name in list(strong.open):
+        strong.end(name)
+    weak.end("there")
+    both.submit(request("again", LONG), heard.append)
+    assert list(strong.open) == ["again"]
+
+
+def test_a_beginning_on_a_copy_that_is_gone_matters_no_more(heard: list[RequestEvent]) -> None:
+    old, new, both = Copy(), Copy(), Replicas()
+    both.replace([(old, 10.0), (new, 1.0)])
+    both.submit(request("a", LONG), heard.append)
+    both.remove(old)
+    both.submit(request("b", LONG), heard.append)
+    assert (list(old.open), list(new.open)) == (["a"], ["b"])
+
+
+def test_too_many_that_wait_for_a_copy_are_told_to_come_again(heard: list[RequestEvent]) -> None:
+    replicas = Replicas(max_waiting=2)
+    for name in "ab":
+        replicas.submit(request(name), heard.append)
+    with pytest.raises(OverloadedError, match="2 requests wait for one, and at most 2 may") as refused:
+        replicas.submit(request("c"), heard.append)
+    assert refused.value.retry_seconds > 0
+    replicas.cancel("a")
+    replicas.submit(request("c"), heard.append)
+    assert replicas.parked == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from simulated_chain import Driven, TimedChain, request, scheduler
 
 from pipeline.snapshots import RequestSnapshot
@@ -62,4 +63,4 @@ def test_the_rate_is_that_since_the_first_token() -> None:
 
     timed.scheduler.add = look  # type: ignore[method-assign]
     timed.run()
-    assert rates == [1.0]
+    assert rates == [pytest.approx(1000.0)]  # a token each millisecond

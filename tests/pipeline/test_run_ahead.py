@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import zmq
@@ -92,6 +94,28 @@ def test_a_token_that_was_never_sampled_is_no_reason_to_wait() -> None:
     latest.hear(StepResult(1, (Token(7, 2, 41),)))
     assert latest.fill(frame(2, SequenceRows(7, 2, 1, 1), tokens=(NOT_YET,), free=(7,))).x.tolist() == [41]
     assert latest.fill(frame(3, SequenceRows(7, 2, 1, 1), tokens=(NOT_YET,))).x.tolist() == [0]
+
+
+def test_nothing_is_kept_of_sequences_whose_last_token_comes_after_they_were_freed() -> None:
+    """An answer that ended, or was cancelled, has had a row sent ahead."""
+    latest = LatestTokens(None, LIMITS)
+
+    def live(sequence: int) -> None:
+        latest.fill(frame(2 * sequence, SequenceRows(sequence, 0, 1, 1), tokens=(5,)))
+        latest.fill(frame(2 * sequence + 1, tokens=(), free=(sequence,)))
+        latest.hear(StepResult(2 * sequence, (Token(sequence, 1, 41),)))
+
+    tracemalloc.start()
+    try:
+        for sequence in range(3000):  # Python keeps up to 2000 small tuples to use them again
+            live(sequence)
+        before, _ = tracemalloc.get_traced_memory()
+        for sequence in range(3000, 6000):
+            live(sequence)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 50_000
 
 
 def test_the_first_of_several_stages_waits_for_the_tails_echo() -> None:

@@ -8,11 +8,14 @@ import numpy as np
 import psutil
 import pytest
 
+from pipeline import layout
 from pipeline.layout import lay_out
 from pipeline.messages import Finished, Request, RequestEvent, Sampling, TokenEvent
 from pipeline.running import RunningModel, RunOptions
 from shards import manifest as manifests
+from shards.edges import layer_words
 from shards.errors import ConfigurationError, PackageError
+from shards.profile import CostProfile
 from shards.progress import silent
 from shards.runtime import StageConfig
 
@@ -86,6 +89,21 @@ def test_layers_are_dealt_as_asked(smollm2_package: Path) -> None:
     dealt = edges(smollm2_package, stages=3)
     assert [first for first, _ in dealt] == [0, *(end for _, end in dealt[:-1])]
     assert dealt[-1][1] == 30
+
+
+def test_a_measured_deal_may_divide_a_layer(smollm2_package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    costs: dict[str, tuple[float, ...]] = {"fixed": (0.0,), "embed": (0.0,), "layer": (4.0,), "head": (12.5,)}
+    like: dict[str, Any] = {"device": "CPU", "engine": "openvino-paged", "mode": "fast", "rows": (1,)}
+    monkeypatch.setattr(layout, "cost_profile", lambda *_: CostProfile(**like, **costs, attention=(1.0,)))
+
+    def dealt(**options: Any) -> list[str]:
+        return [layer_words(stage) for stage in stages(smollm2_package, tune=True, **options)]
+
+    assert dealt(stages=2) == ["0-16½", "16½-29"]  # 65 and 67.5, instead of 68 and 64.5
+    assert dealt(split=(17, 13)) == ["0-16", "17-29"]
+    assert dealt(stages=2, mode="exact") == [layer_words(stage) for stage in stages(smollm2_package, stages=2)]
+    monkeypatch.setattr(layout, "cost_profile", lambda *_: CostProfile(**like, **costs))
+    assert dealt(stages=2) == ["0-16", "17-29"]
 
 
 def test_processors_are_dealt_too(smollm2_package: Path) -> None:

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from simulated_chain import Driven, reference, request, run, scheduler
 
-from pipeline.messages import Failed, Finished, Open, Request, Sampling
-from shards.errors import CapacityError, ConfigurationError, RequestError
+from pipeline.messages import Finished, Open, Request, Sampling
+from shards.errors import CapacityError, ConfigurationError, OverloadedError, RequestError
 
 # What a step is made of
 
@@ -86,7 +86,7 @@ def test_the_tail_gets_the_history_only_where_sampling_needs_it() -> None:
 
 
 def test_snapshot() -> None:
-    driven = Driven(request("a", range(9), 3), request("b", [7], 3), max_sequences=1)
+    driven = Driven(request("a", range(9), 3, priority=1), request("b", [7], 3), max_sequences=1)
     assert not driven.scheduler.is_idle
     driven.send()
     shot = driven.scheduler.snapshot()
@@ -140,7 +140,44 @@ def test_an_id_in_use_is_refused() -> None:
         it.add(request("a"), 0.0)
 
 
-@pytest.mark.parametrize("wrong", [{"kv_tokens": 3}, {"stages": 0}, {"token_budget": 0}])
+def test_when_too_many_wait_the_next_is_told_both_numbers_and_when_to_come_again() -> None:
+    driven = Driven(request("runs", max_tokens=100), max_sequences=1, max_waiting=2)
+    driven.send()
+    for name, now in (("a", 0.0), ("b", 1.0)):
+        driven.scheduler.add(request(name, max_tokens=1), now)
+    with pytest.raises(OverloadedError, match=r"2 requests wait and at most 2 may") as caught:
+        driven.scheduler.add(request("c"), 1.0)
+    assert caught.value.retry_seconds == 1.0  # none has ended yet, so nobody knows
+    assert "c" not in {told.id for told in driven.scheduler.requests(1.0)}
+    for now in (2.0, 8.0):  # one that gives up makes a place too
+        driven.scheduler.cancel("a", now)
+        driven.scheduler.add(request("a", max_tokens=1), now)
+    with pytest.raises(OverloadedError) as caught:
+        driven.scheduler.add(request("c"), 20.0)
+    assert caught.value.retry_seconds == pytest.approx((20.0 - 2.0) / 2)
+    with pytest.raises(OverloadedError) as caught:
+        driven.scheduler.add(request("c"), 1e6)
+    assert caught.value.retry_seconds == 60.0
+    run(driven.scheduler, driven.chain, driven.answers)
+    driven.scheduler.add(request("c"), 1e6)
+
+
+def test_what_runs_does_not_count_as_waiting() -> None:
+    driven = Driven(max_waiting=1, max_sequences=8)
+    for i in range(8):
+        driven.scheduler.add(request(f"r{i}", [i], 20), 0.0)
+        driven.send()
+        driven.deliver()
+    assert driven.scheduler.snapshot().running == 8
+    driven.scheduler.add(request("waits"), 0.0)
+    with pytest.raises(OverloadedError):
+        driven.scheduler.add(request("more"), 0.0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"kv_tokens": 3}, {"stages": 0}, {"token_budget": 0}, {"max_waiting": 0}, {"target_tbt_ms": 0.0}],
+)
 def test_impossible_configurations_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigurationError) as caught:
         scheduler(**wrong)
@@ -168,11 +205,11 @@ def test_a_stop_token_at_the_last_place_is_a_stop() -> None:
     assert driven.answers.ended["a"].reason == "stop"
 
 
-def test_one_that_outgrows_the_cache_alone_fails_with_both_numbers() -> None:
+def test_an_answer_ends_where_the_cache_does_as_where_the_context_does() -> None:
     driven = Driven(request("a", [1, 2, 3], 100), kv_tokens=12)
     run(driven.scheduler, driven.chain, driven.answers)
     end = driven.answers.ended["a"]
-    assert isinstance(end, Failed) and isinstance(end.error, CapacityError)
-    assert "13 tokens" in str(end.error) and "12" in str(end.error)
-    assert len(driven.answers.of("a")) == end.usage.completion == 10
+    assert isinstance(end, Finished) and end.reason == "length"
+    assert driven.answers.of("a") == reference(driven.requests[0], 1, context=13)  # the last token is not in the cache
+    assert end.usage.completion == 10
     assert driven.scheduler.snapshot().kv_used == 0

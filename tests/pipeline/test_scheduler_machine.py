@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from simulated_chain import VOCABULARY, Answers, Chain, reference, request, run
 
-from pipeline.messages import Failed, Finished, Request, StepResult
+from pipeline.admission import BATCH_PATIENCE_SECONDS
+from pipeline.messages import Failed, Finished, Request, Service, StageTiming, StepResult
 from pipeline.scheduler import Scheduler
 from pipeline.scheduler_config import SchedulerConfig
-from shards.errors import CapacityError, EdgeAgentError, RequestError, StageError
+from shards.errors import CapacityError, EdgeAgentError, OverloadedError, RequestError, StageError
 
 CONTEXT = 34
 
@@ -30,6 +32,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         prefix_cache=st.booleans(),
         runs_ahead=st.booleans(),
         step_times=st.sampled_from([None, ((1, 1.0), (8, 1.1)), ((1, 1.0), (2, 3.0), (8, 4.0))]),
+        target_tbt_ms=st.sampled_from([None, 4.0, 30.0, 150.0]),
+        mixed=st.booleans(),
+        max_waiting=st.sampled_from([2, 256]),
+        timed=st.booleans(),
     )
     def start(
         self,
@@ -41,6 +47,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         prefix_cache: bool,
         runs_ahead: bool,
         step_times: tuple[tuple[int, float], ...] | None,
+        target_tbt_ms: float | None,
+        mixed: bool,
+        max_waiting: int,
+        timed: bool,
     ) -> None:
         self.config = SchedulerConfig(
             kv_tokens=capacity * block + 1,
@@ -52,12 +62,21 @@ class SchedulerMachine(RuleBasedStateMachine):
             prefix_cache=prefix_cache,
             runs_ahead=runs_ahead,
             step_times=step_times,
+            target_tbt_ms=target_tbt_ms,
+            mixed=mixed,
+            max_waiting=max_waiting,
         )
+        self.timed = timed
+        """Whether results tell what the steps took."""
         self.capacity = capacity * block
         self.scheduler = Scheduler(self.config)
         self.chain, self.answers = Chain.of(self.scheduler), Answers()
         self.requests: dict[str, Request] = {}
         self.now = 0.0
+        self.patient: set[str] = set()
+        """Batch requests that may have waited long enough to give way no more."""
+        self.batch_turn = 0.0
+        """When a batch request that had not run yet was let in."""
         self.suspect = -1
         """Last step that may fail because one before it did."""
 
@@ -68,21 +87,32 @@ class SchedulerMachine(RuleBasedStateMachine):
         stops=st.frozensets(st.integers(0, VOCABULARY - 1), max_size=3),
         client=st.sampled_from("xyz"),
         priority=st.integers(0, 2),
+        service=st.sampled_from(["interactive", "batch"]),
     )
     def add(
-        self, shared: int, own: list[int], max_tokens: int, stops: frozenset[int], client: str, priority: int
+        self,
+        shared: int,
+        own: list[int],
+        max_tokens: int,
+        stops: frozenset[int],
+        client: str,
+        priority: int,
+        service: Service,
     ) -> None:
         prompt = [*range(shared), *own]
-        wanted = request(
-            f"r{len(self.requests)}", prompt, max_tokens, stop_tokens=stops, client=client, priority=priority
-        )
+        more = {"stop_tokens": stops, "client": client, "priority": priority, "service": service}
+        wanted = request(f"r{len(self.requests)}", prompt, max_tokens, **more)
+        waiting = self.scheduler.snapshot().waiting
         try:
             self.scheduler.add(wanted, self.now)
         except RequestError:
             assert not prompt
+        except OverloadedError as error:
+            assert waiting == self.config.max_waiting and 1 <= error.retry_seconds <= 60
         except CapacityError:
             assert len(prompt) > self.capacity
         else:
+            assert waiting < self.config.max_waiting
             self.requests[wanted.id] = wanted
 
     @precondition(lambda self: self.requests)
@@ -99,18 +129,45 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(most=st.integers(1, 3))
     def send(self, most: int) -> None:
         for _ in range(most):
+            before = self._states()
             if step := self.scheduler.next_step(self.now):
                 assert step.rows or step.operations
                 assert len(step.tokens) == sum(rows.count for rows in step.rows) <= self.config.token_budget
                 assert len({rows.sequence for rows in step.rows}) == len(step.rows) <= self.config.max_sequences
                 self.chain.send(step)
+            self._check_classes(before, self._states())
+
+    def _states(self) -> dict[str, str]:
+        return {told.id: told.state for told in self.scheduler.requests(self.now)}
+
+    def _check_classes(self, before: dict[str, str], after: dict[str, str]) -> None:
+        """No batch request is let in while an interactive one waits, unless batch requests have waited long."""
+        let_in = [
+            name
+            for name, state in after.items()
+            if state in ("prefill", "decode")
+            and before[name] in ("waiting", "preempted")
+            and self.requests[name].service == "batch"
+        ]
+        waiting = [
+            name for name, state in after.items() if state == "waiting" and self.requests[name].service == "interactive"
+        ]
+        if self.now - self.batch_turn >= BATCH_PATIENCE_SECONDS:
+            self.patient.update(let_in)
+        assert not waiting or self.patient.issuperset(let_in)
+        if any(before[name] == "waiting" for name in let_in):
+            self.batch_turn = self.now
 
     @precondition(lambda self: self.chain.sent)
-    @rule(most=st.integers(1, 3), seconds=st.floats(0, 5))
-    def deliver(self, most: int, seconds: float) -> None:
+    @rule(most=st.integers(1, 3), seconds=st.floats(0, 5), ms=st.floats(0, 200))
+    def deliver(self, most: int, seconds: float, ms: float) -> None:
         self.now += seconds
         for _ in range(min(most, len(self.chain.sent))):
-            self._complete(self.chain.deliver())
+            result = self.chain.deliver()
+            if self.timed:
+                timing = StageTiming(wait=0.0, compute=1e3 * ms, send=0.0, queued=1e3 * ms)
+                result = replace(result, timings=(timing,) * self.config.stages)
+            self._complete(result)
 
     @rule(turns=st.integers(4, 24), ahead=st.integers(1, 4))
     def work(self, turns: int, ahead: int) -> None:
@@ -150,8 +207,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def in_flight_is_bounded(self) -> None:
         if hasattr(self, "scheduler"):
-            most = 2 * self.config.stages + self.config.runs_ahead
-            assert len(self.chain.sent) == self.scheduler.snapshot().in_flight <= most
+            assert len(self.chain.sent) == self.scheduler.snapshot().in_flight
+            if not self.timed:
+                assert len(self.chain.sent) <= 2 * self.config.stages + self.config.runs_ahead
+            on_their_way = Counter(rows.sequence for step in self.chain.sent for rows in step.rows if rows.sample)
+            assert max(on_their_way.values(), default=0) <= 1 + self.config.runs_ahead
 
     @invariant()
     def kv_adds_up(self) -> None:
@@ -168,6 +228,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert {told.id for told in requests} == self.requests.keys() - self.answers.ended.keys()
             states = Counter(told.state for told in requests)
             assert (states["waiting"], states["preempted"]) == (shot.waiting, shot.preempted)
+            waiting = [self.requests[told.id].service for told in requests if told.state == "waiting"]
+            assert waiting.count("batch") == shot.waiting_batch and shot.paused <= shot.preempted
+            assert shot.cached_tokens <= shot.prompt_tokens and shot.hits <= shot.lookups
+            assert 0 <= shot.prompt_rows <= self.config.token_budget
             assert states["prefill"] + states["decode"] == shot.running
             for told in requests:
                 assert told.cached_tokens <= told.prompt_tokens and told.age_seconds >= 0
@@ -185,18 +249,17 @@ class SchedulerMachine(RuleBasedStateMachine):
             self._check(wanted, self.answers.of(name), self.answers.ended[name])
         shot = self.scheduler.snapshot()
         assert (shot.kv_used, shot.running, shot.waiting, shot.preempted) == (0, 0, 0, 0)
+        assert self.scheduler._room.backlog == 0
         for stage in self.chain.stages:
             used = stage.table.capacity - stage.table.free_blocks
             assert used * stage.table.block <= shot.kv_kept
         self._fill_everything()
 
     def _check(self, wanted: Request, got: list[int], end: Finished | Failed) -> None:
-        expected = reference(wanted, self.config.stages, CONTEXT)
+        expected = reference(wanted, self.config.stages, min(CONTEXT, self.capacity + 1))
         assert end.usage.prompt == len(wanted.prompt) > end.usage.cached
         if isinstance(end, Failed):
-            assert isinstance(end.error, EdgeAgentError)
-            if isinstance(end.error, CapacityError):
-                assert len(wanted.prompt) + len(got) == self.capacity + 1
+            assert isinstance(end.error, EdgeAgentError) and not isinstance(end.error, CapacityError)
             assert got == expected[: len(got)]
         elif end.reason == "cancelled":
             assert got == expected[: len(got)]

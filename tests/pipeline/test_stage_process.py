@@ -44,7 +44,7 @@ class Process:
             assert message["kind"] == "progress", message
 
     def end(self) -> int:
-        return self.popen.wait(30)
+        return self.popen.wait(60)
 
 
 @pytest.fixture

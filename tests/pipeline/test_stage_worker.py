@@ -170,12 +170,12 @@ def test_the_next_frame_is_read_while_the_engine_works(two: ThreadChain) -> None
 
     def wait(batch: Batch) -> None:
         working.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
 
     two.stages[1].before_step = wait
     for number in range(3):
         send(two, number, [(number, 0, [1], 1)], Open(number, GREEDY))
-    assert working.wait(10)
+    assert working.wait(60)
     while len(two.stages[0].calls) < 3:  # stage 1 has computed them all while stage 2 has answered none
         threading.Event().wait(0.01)
     assert two.receiver.receive_nowait() is None

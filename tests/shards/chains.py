@@ -13,6 +13,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from shards.device import properties
+from shards.edges import layers_between
 from shards.loading import load_stage
 from shards.manifest import GRAPH, WEIGHTS
 from shards.runtime import Batch, SequenceRows, StageConfig, StageRuntime
@@ -100,12 +101,12 @@ class Chain:
 
 
 @contextmanager
-def chain(package: Path, edges: Sequence[int], **settings: Any) -> Iterator[Chain]:
+def chain(package: Path, edges: Sequence[float], **settings: Any) -> Iterator[Chain]:
     """Load the stages between `edges`, exact on the CPU unless `settings` of StageConfig say otherwise."""
     settings = {"mode": "exact", "kv_tokens": 2048} | settings
     stages = [
-        load_stage(StageConfig(package=package, first_layer=first, end_layer=end, **settings))
-        for first, end in pairwise(edges)
+        load_stage(StageConfig(package=package, **layers_between(begin, end), **settings))
+        for begin, end in pairwise(edges)
     ]
     try:
         yield Chain(stages)

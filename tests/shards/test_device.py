@@ -17,9 +17,17 @@ def test_exact_mode_is_f32_without_dynamic_quantisation() -> None:
     }
 
 
-def test_fast_mode_leaves_precision_to_the_plugin() -> None:
-    assert properties("GPU.1", "fast", threads=4) == {"PERFORMANCE_HINT": "LATENCY"}
-    assert properties("CPU", "fast", threads=4) == {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": 4}
+def test_fast_mode_leaves_precision_to_the_plugin_but_for_the_kv_cache() -> None:
+    usual = {"PERFORMANCE_HINT": "LATENCY", "KV_CACHE_PRECISION": "u8"}
+    assert properties("GPU.1", "fast", threads=4) == usual
+    assert properties("CPU", "fast", threads=4) == usual | {"INFERENCE_NUM_THREADS": 4}
+    assert properties("NPU", "fast") == {"PERFORMANCE_HINT": "LATENCY"}
+
+
+def test_a_kv_cache_of_f32_has_the_stage_compute_in_f32() -> None:
+    told = properties("CPU", "fast", kv_precision="f32")
+    assert (told["KV_CACHE_PRECISION"], told["INFERENCE_PRECISION_HINT"]) == ("f32", "f32")
+    assert "INFERENCE_PRECISION_HINT" not in properties("CPU", "fast", kv_precision="f16")
 
 
 def test_a_pinned_stage_has_a_thread_for_each_processor_and_stays_there() -> None:

@@ -17,7 +17,7 @@ from shards.errors import CapacityError, StageError
 from shards.runtime import Batch, SequenceRows
 
 ENGINES = ("openvino-paged", "openvino-stateful")
-SPLITS = ((0, LAYERS), (0, 1, LAYERS), (0, 1, 3, LAYERS))
+SPLITS = ((0, LAYERS), (0, 1, LAYERS), (0, 1, 2.5, LAYERS))
 TOKENS = np.random.default_rng(7).integers(3, VOCABULARY, 200).tolist()
 
 
@@ -51,7 +51,7 @@ def assert_close(got: NDArray[Any], want: NDArray[Any]) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("edges", SPLITS, ids=lambda edges: f"{len(edges) - 1} stages")
 def test_sequences_side_by_side_get_the_unsplit_models_tokens(
-    tiny_package: Path, whole: Whole, engine: str, edges: tuple[int, ...]
+    tiny_package: Path, whole: Whole, engine: str, edges: tuple[float, ...]
 ) -> None:
     prompts = {1: TOKENS[:1], 5: TOKENS[3:36], 2: TOKENS[40:110]}
     with chain(tiny_package, edges, engine=engine) as stages:
@@ -62,7 +62,7 @@ def test_sequences_side_by_side_get_the_unsplit_models_tokens(
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_real_model_gets_the_unsplit_models_tokens(smollm2_package: Path, engine: str) -> None:
     prompts = {1: [504, 3575, 282, 4649, 314], 2: TOKENS[:50]}
-    with chain(smollm2_package, (0, 13, 30), engine=engine) as stages:
+    with chain(smollm2_package, (0, 13.5, 30), engine=engine) as stages:
         got = stages.generate(prompts, count=12, chunk=33)
     whole = Whole(smollm2_package)
     assert got == {sequence: whole.generate(prompt, 12) for sequence, prompt in prompts.items()}
@@ -225,7 +225,7 @@ def test_a_failed_step_leaves_no_rows(
         rows = [SequenceRows(1, 35, 3), SequenceRows(2, 38, 1), SequenceRows(3, 0, 1)]
         with monkeypatch.context() as patch:
             patch.setattr(ov.InferRequest, "infer", fail)
-            with pytest.raises(StageError, match=r"layers 0 to 4: CPU failed in .*: the device was lost"):
+            with pytest.raises(StageError, match=r"layers 0-3: CPU failed in .*: the device was lost"):
                 one.step(rows, TOKENS[:5])
         with pytest.raises(StageError, match="36 tokens should be cached, 35 are"):
             one.rows(1, 36, TOKENS[:1])

@@ -14,6 +14,7 @@ from packages import rehash
 from zoo import LAYERS
 
 from shards import manifest as manifests
+from shards.edges import begin_of, end_of, layer_words, layers_between
 from shards.errors import CapacityError, PackageError, StageError
 from shards.loading import load_stage
 from shards.progress import silent
@@ -46,12 +47,23 @@ def test_a_stage_says_what_it_is(tiny_package: Path) -> None:
     assert facts.properties["INFERENCE_NUM_THREADS"] == "1"
 
 
+def test_a_stage_says_in_what_layer_it_begins_and_ends(tiny_package: Path) -> None:
+    parts = {"begins_after_attention": True, "ends_after_attention": True}
+    stage = load_stage(config(tiny_package, 1, 4, **parts))
+    facts = stage.facts
+    stage.close()
+    assert (layer_words(facts), begin_of(facts), end_of(facts)) == ("1½-3½", 1.5, 3.5)
+    assert (facts.is_first, facts.is_tail) == (False, False)
+
+
 def test_a_stage_needs_only_its_own_bytes(tiny_package: Path, tmp_path: Path) -> None:
     """Each stage from a copy of the package that has nothing but its pieces, the rest of the weights zeroed."""
     whole = PackageStore(tiny_package)
     weights = (tiny_package / manifests.WEIGHTS).read_bytes()
     stages = []
-    for first, end in ((0, 1), (1, 3), (3, LAYERS)):
+    for begin, after in ((0, 1.5), (1.5, 3), (3, LAYERS)):
+        layers = layers_between(begin, after)
+        first, end = layers["first_layer"], layers["end_layer"]
         store = PackageStore.create(tmp_path / f"{first}-{end}", whole.manifest)
         for piece in store.pieces_of_stage(first, end):
             store.write(piece, whole.read(piece))
@@ -60,7 +72,7 @@ def test_a_stage_needs_only_its_own_bytes(tiny_package: Path, tmp_path: Path) ->
             only[start:stop] = weights[start:stop]
         (store.folder / manifests.WEIGHTS).write_bytes(only)
         rehash(store.folder)
-        stages.append(load_stage(config(store.folder, first, end)))
+        stages.append(load_stage(config(store.folder, first, end).model_copy(update={**layers})))
     got = Chain(stages).rows(1, 0, TOKENS)
     np.testing.assert_allclose(got, Whole(tiny_package).logits(TOKENS), rtol=0, atol=1e-4)
 

@@ -36,7 +36,7 @@ async def main() -> None:
         await until(app, lambda text: "pc1" in text and "waits" in text, PATIENCE_SECONDS)
         saw("pc1 waits")
         await pilot.press("a")
-        await pilot.pause(0.5)
+        await until(app, lambda _: app.screen.is_modal)
         await pilot.press("enter")  # yes, the code is that of the other screen
         await until(app, "pc1 has joined", PATIENCE_SECONDS)
         saw("pc1 has joined")

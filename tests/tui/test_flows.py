@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
-from driving import ask, begin, until
+from driving import PATIENCE_SECONDS, ask, begin, until
 from textual.pilot import Pilot
 
 from tui.app import EdgeAgentApp
@@ -61,7 +62,7 @@ def head(smollm2_package: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield Head(json.loads(said)["url"])
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=PATIENCE_SECONDS)
 
 
 @asynccontextmanager
@@ -75,11 +76,10 @@ async def running(head: Head, folder: Path) -> AsyncIterator[tuple[EdgeAgentApp,
 
 async def idle(head: Head) -> None:
     """Wait until no answer is in the works."""
-    for _ in range(500):
-        if not await asyncio.to_thread(head.answers):
-            return
+    end = time.monotonic() + PATIENCE_SECONDS
+    while await asyncio.to_thread(head.answers):
+        assert time.monotonic() < end, "answers are still in the works"
         await asyncio.sleep(0.02)
-    raise AssertionError("answers are still in the works")
 
 
 async def test_a_chat_is_streamed_and_says_where_its_time_went(head: Head, tmp_path: Path) -> None:
@@ -100,8 +100,7 @@ async def test_a_chat_is_streamed_and_says_where_its_time_went(head: Head, tmp_p
 async def test_an_answer_is_stopped_and_what_came_of_it_stays(head: Head, tmp_path: Path) -> None:
     async with running(head, tmp_path) as (app, pilot):
         await begin(app, pilot, LONG, 1000)
-        await until(app, lambda _: bool(head.answers()))
-        await asyncio.sleep(1)
+        await until(app, "pieces (escape stops)")
         await pilot.press("escape")
         await idle(head)
         text = await until(app, "stopped")
@@ -135,9 +134,9 @@ async def test_somebody_elses_answer_is_cancelled_and_ends_in_one_clear_error(he
         await pilot.press("f3")
         await until(app, "decode")
         await pilot.press("c")
-        await pilot.pause(0.5)
+        await until(app, lambda _: app.screen.is_modal)
         await pilot.press("enter")
-        last = await asyncio.wait_for(other, 30)
+        last = await asyncio.wait_for(other, PATIENCE_SECONDS)
         await idle(head)
         await until(app, lambda text: "decode" not in text)
     assert "cancelled" in json.loads(last.removeprefix("data: "))["error"]["message"]
@@ -154,7 +153,7 @@ async def stream(head: Head) -> str:
     body = {"messages": [{"role": "user", "content": LONG}], "stream": True, "temperature": 0, "max_tokens": 1000}
     last = ""
     async with (
-        httpx.AsyncClient(trust_env=False, timeout=60) as client,
+        httpx.AsyncClient(trust_env=False, timeout=PATIENCE_SECONDS) as client,
         client.stream("POST", f"{head.url}/v1/chat/completions", json=body) as answer,
     ):
         async for line in answer.aiter_lines():

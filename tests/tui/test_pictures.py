@@ -18,7 +18,7 @@ from textual.widgets import Input, TextArea
 import tui.app
 from agent.bench.screen.scene import Scene
 from tui.app import EdgeAgentApp
-from tui.chat import answering, conversation_view
+from tui.chat import answering, conversation_view, state_view
 from tui.client.errors import HeadError
 from tui.client.head_client import End, StagePart, Timings
 from tui.client.state import Event
@@ -88,10 +88,12 @@ async def question(app: EdgeAgentApp, pilot: Pilot[Any]) -> None:
 
 
 def keys(*names: str) -> Steps:
-    """Press keys."""
+    """Press keys, each when the one before has had its effect."""
 
     async def press(app: EdgeAgentApp, pilot: Pilot[Any]) -> None:
-        await pilot.press(*names)
+        for name in names:
+            await pilot.press(name)
+            await _settled(app, pilot)
 
     return press
 
@@ -150,6 +152,7 @@ async def _still(
     monkeypatch.setattr(time, "time", lambda: NOON + SECONDS)
     monkeypatch.setattr(conversation_view, "strftime", lambda _: "12:02:00")
     monkeypatch.setattr(answering, "monotonic", lambda: 0.0)
+    monkeypatch.setattr(state_view, "_PAUSE", 1e6)  # the head does not count tokens: it would in some pictures
     app = EdgeAgentApp(folder, "http://127.0.0.1:8114")
     app.animation_level = "none"
     monkeypatch.setattr(TextArea, "cursor_blink", False)
@@ -178,8 +181,10 @@ async def test_state(
 
 
 async def _settled(app: EdgeAgentApp, pilot: Pilot[Any]) -> None:
-    """Wait until nothing changes any more."""
-    before = ""
-    while before != (now := shown(app)):
-        before = now
-        await pilot.pause(0.2)
+    """Wait until nothing is in the works, and nothing has changed for a while."""
+    before, same = "", 0
+    while same < 3:
+        await pilot.pause(0.08)
+        await pilot.pause()
+        is_same = shown(app) == before and all(worker.is_finished for worker in app.workers)
+        before, same = shown(app), same + 1 if is_same else 0

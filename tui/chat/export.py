@@ -36,7 +36,7 @@ def file_name(title: str) -> str:
     """A name for a file that every system takes, Windows too; without a suffix."""
     name = _FORBIDDEN.sub(" ", title)
     # not cut inside a character of several bytes: file systems count bytes
-    name = " ".join(name.split()).encode(errors="replace")[:_LONGEST_NAME].decode(errors="ignore").strip(". ")
+    name = " ".join(name.split()).encode(errors="ignore")[:_LONGEST_NAME].decode(errors="ignore").strip(". ")
     if name.partition(".")[0].rstrip().lower() in _DEVICES:
         name = f"_{name}"
     return name or "conversation"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import ClassVar
 
 from textual import on
@@ -12,6 +13,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.content import Content
+from textual.css.query import NoMatches
 from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Button, Input, OptionList, Static
@@ -264,7 +266,11 @@ class Sidebar(Widget):
     # the list
 
     def _read(self, *, pause: float = 0.0) -> None:
-        self.run_worker(self._fill(pause), group="list", exclusive=True)
+        self.run_worker(self._fill_if_there(pause), group="list", exclusive=True)
+
+    async def _fill_if_there(self, pause: float) -> None:
+        with suppress(NoMatches):  # when the screen is taken down, a widget's parts go before its workers end
+            await self._fill(pause)
 
     async def _fill(self, pause: float) -> None:
         await asyncio.sleep(pause)

@@ -23,12 +23,24 @@ class Prediction(_State):
 
 
 class PlannedStage(_State):
-    """Layers [first_layer, end_layer) on a node; memory in bytes."""
+    """Layers [first_layer, end_layer) on a node, the first and the last perhaps in part; memory in bytes."""
 
     node: str
     first_layer: int
     end_layer: int
+    begins_after_attention: bool = False
+    ends_after_attention: bool = False
     memory: int
+
+    @property
+    def begin(self) -> float:
+        """Where it begins; a half is behind a layer's attention."""
+        return self.first_layer + 0.5 * self.begins_after_attention
+
+    @property
+    def end(self) -> float:
+        """Where it ends."""
+        return self.end_layer - 0.5 * self.ends_after_attention
 
 
 class PlannedChain(_State):

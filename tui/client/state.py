@@ -7,6 +7,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tui.layers import Edge
+
 
 class _State(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -34,7 +36,7 @@ class StageTimes(_State):
 class Stage(_State):
     """Consecutive layers on a node."""
 
-    layers: tuple[int, int] = Field(description="first, and end (exclusive)")
+    layers: tuple[Edge, Edge] = Field(description="first, and end (exclusive)")
     engine: str = ""
     device: str = ""
     node: str = Field("", description="the node's key; without a fleet an address")

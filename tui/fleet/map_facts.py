@@ -12,6 +12,7 @@ from tui import amounts
 from tui.client.history import History
 from tui.client.plain import one_line
 from tui.client.state import Chain, Fleet, Node, Stage
+from tui.layers import Edge, ends
 
 Kind = Literal["serving", "working", "idle", "left out", "gone"]
 
@@ -33,8 +34,8 @@ class NodeFacts:
     """More words for the same, for where there is room: `fetching layers 40 to 48 42 %`."""
     is_head: bool = False
     device: str = ""
-    layers: tuple[int, int] | None = None
-    """First and last."""
+    layers: tuple[Edge, Edge] | None = None
+    """First, and end (exclusive)."""
     progress: float | None = None
     """0 to 1 of its work, where it is known."""
     memory_planned: int = 0
@@ -59,8 +60,8 @@ class NodeFacts:
         """`0-9`, or `7` where it is one, or nothing."""
         if self.layers is None:
             return ""
-        first, last = self.layers
-        return f"{first}-{last}" if first != last else str(first)
+        first, last = ends(*self.layers)
+        return f"{first}-{last}" if first != last else first
 
     @property
     def power_words(self) -> str:
@@ -164,7 +165,7 @@ class _Reader:
             kind=kind,
             state=state,
             device=one_line(stage.device),
-            layers=_layers(stage),
+            layers=stage.layers,
             use=stage.use,
         )
 
@@ -208,7 +209,7 @@ def _of_node(node: Node, stage: Stage | None, has_failed: bool = False, why: str
         details=details,
         is_head=node.is_head,
         device=one_line(device),
-        layers=_layers(stage),
+        layers=stage.layers if stage else None,
         progress=progress,
         memory_planned=node.memory_planned,
         memory_allowed=own or condition.memory_allowed,
@@ -235,7 +236,3 @@ def _state(node: Node, stage: Stage | None, has_failed: bool, why: str) -> tuple
 
 def _of_chain(has_failed: bool) -> tuple[Kind, str]:
     return ("idle", "stopped") if has_failed else ("serving", "serving")
-
-
-def _layers(stage: Stage | None) -> tuple[int, int] | None:
-    return (stage.layers[0], stage.layers[1] - 1) if stage else None

@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from tui import amounts
+from tui import amounts, layers
 from tui.client.plan import LeftOut, Plan, PlannedChain, PlannedStage, Prediction, Preview
 from tui.fleet.texts import fitted
 
@@ -77,23 +77,23 @@ class ChainDrawing:
             yield from self._row(first, self._stages[first : first + in_a_row], options.max_width)
 
     def _row(self, first: int, stages: Sequence[PlannedStage], width: int) -> list[Text]:
-        names, bars, layers = Text(), Text(), Text()
-        cells = shares([stage.end_layer - stage.first_layer for stage in stages], width, _NARROWEST)
+        names, bars, spans = Text(), Text(), Text()
+        cells = shares([stage.end - stage.begin for stage in stages], width, _NARROWEST)
         for number, (stage, share) in enumerate(zip(stages, cells, strict=True), first):
             inner = max(share - 1, 1)
             for line, text in (
                 (names, fitted(_name(stage.node, self._names), inner)),
                 (bars, Text(("█" if number % 2 == 0 else "▒") * inner)),
-                (layers, Text(_layers(stage)[:inner])),
+                (spans, Text(_layers(stage)[:inner])),
             ):
                 text.pad_right(share - text.cell_len)
                 line.append_text(text)
-        for line in (names, bars, layers):
+        for line in (names, bars, spans):
             line.no_wrap = True
-        return [names, bars, layers]
+        return [names, bars, spans]
 
 
-def shares(weights: Sequence[int], width: int, least: int) -> list[int]:
+def shares(weights: Sequence[float], width: int, least: int) -> list[int]:
     """The width dealt by weights, at least `least` each where there is room for it; they add up to the width."""
     if least * len(weights) > width:
         least = 0
@@ -107,7 +107,7 @@ def _stages(chain: PlannedChain, names: Mapping[str, str]) -> Table:
     for stage in chain.stages:
         table.add_row(
             fitted(_name(stage.node, names), _NAME_WIDTH),
-            f"{_layers(stage)} ({stage.end_layer - stage.first_layer})",
+            f"{_layers(stage)} ({layers.count(stage.end - stage.begin)})",
             amounts.size(stage.memory),
         )
     return table
@@ -145,7 +145,7 @@ def _table(*headings: str) -> Table:
 
 
 def _layers(stage: PlannedStage) -> str:
-    return f"{stage.first_layer}–{stage.end_layer - 1}"
+    return "–".join(layers.ends(stage.begin, stage.end))
 
 
 def _users(users: int) -> str:

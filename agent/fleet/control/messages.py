@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pipeline.control import FromStage, ToStage
 from shards.errors import EdgeAgentError, StageError, WireError
 from shards.profile import CostProfile
-from shards.runtime import EngineName, Mode
+from shards.runtime import EngineName, KvPrecision, Mode
 
-PROTOCOL = 2
+PROTOCOL = 4
 """Version of these messages; both sides must have the same."""
 
 MAX_BYTES = 4 * 2**20
@@ -172,6 +172,7 @@ class MeasureModel(_Message):
     model: ModelRef
     engine: EngineName
     mode: Mode
+    kv_precision: KvPrecision | None = None
     device: str
     again: bool = Field(False, description="what was found earlier no longer fits")
 

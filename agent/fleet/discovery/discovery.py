@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Callable
 from threading import Thread
+from typing import Literal
 
 import zeroconf
 from zeroconf import DNSOutgoing, DNSPointer, DNSQuestion, DNSText  # type: ignore[attr-defined]  # not in __all__
@@ -37,8 +38,9 @@ _QUERY, _POINTER, _TEXT, _INTERNET = 0, 12, 16, 1
 _LABEL_BYTES = 40
 """Of a name; a label of DNS has room for 63."""
 
-_News = tuple[str, bool] | None
-"""A name that is there (True) or has gone (False); None: something else is new."""
+_State = Literal["there", "gone", "silent"]
+_News = tuple[str, _State] | None
+"""A name that is there, has said goodbye, or has not been heard of for long; None: something else is new."""
 
 
 class Discovery:
@@ -154,9 +156,13 @@ class Discovery:
             if not self._is_closing:
                 time.sleep(_BURST_SECONDS)
             while True:
-                if news is not None:
-                    name, is_there = news
-                    (self._sightings.add if is_there else self._sightings.remove)(name)
+                match news:
+                    case name, "there":
+                        self._sightings.add(name)
+                    case name, "gone":
+                        self._sightings.goodbye(name)
+                    case name, "silent":
+                        self._sightings.remove(name)
                 news = self._news.get_nowait()
 
 
@@ -249,7 +255,8 @@ class _Listener(zeroconf.RecordUpdateListener):
         """Records have come or expired; the cache does not have them yet."""
         for record in (update.new for update in records):
             if isinstance(record, DNSPointer) and record.name == SERVICE and record.alias != self._own:
-                self._heard.append((record.alias, not record.is_expired(now)))
+                state: _State = "there" if not record.is_expired(now) else "silent" if record.ttl else "gone"
+                self._heard.append((record.alias, state))
             elif isinstance(record, DNSText) and record.name.endswith(SERVICE):
                 self._heard.append(None)
 

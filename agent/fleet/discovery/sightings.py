@@ -18,6 +18,10 @@ _MOST = 256
 _FRESH = 0.8
 """Part of a record's life after which it is asked for again (RFC 6762, section 5.2)."""
 
+_LATE_SECONDS = 3.0
+"""How long after a goodbye something that was said before may still arrive: answers wait up to a second and a half, so
+that one goes out for several questions, and the responder of a program that ends may send them after its goodbye."""
+
 _FIRST_WAIT = 1.0
 _LONGEST_WAIT = 60.0
 """Seconds between two questions. Each wait is twice the one before it, until nothing is missing; then the longest."""
@@ -57,12 +61,14 @@ class Sightings:
 
     def __init__(self) -> None:
         self._sightings: dict[str, _Sighting] = {}
+        self._gone: dict[str, float] = {}
+        """Names that have said goodbye, and until when that holds against what comes late."""
         self._asked = -inf
         self._wait = 0.0
 
     def add(self, name: str) -> None:
         """An announcement of that name exists."""
-        if name in self._sightings:
+        if name in self._sightings or name in self._gone:
             return
         if len(self._sightings) >= _MOST:
             empty = next((old for old, sighting in self._sightings.items() if sighting.announcement is None), None)
@@ -72,8 +78,13 @@ class Sightings:
         self._sightings[name] = _Sighting()
 
     def remove(self, name: str) -> None:
-        """It has said goodbye, or has not been heard of for long."""
+        """It has not been heard of for long."""
         self._sightings.pop(name, None)
+
+    def goodbye(self, name: str) -> None:
+        """It says that it is gone."""
+        if self._sightings.pop(name, None) is not None:
+            self._gone[name] = inf  # until the next update, which knows the time
 
     def update(self, now: float, read: Callable[[str], Record | None]) -> bool:
         """Take in what the cache has now.
@@ -85,6 +96,7 @@ class Sightings:
         Returns:
             Whether it is time to ask who is there.
         """
+        self._gone = {name: min(until, now + _LATE_SECONDS) for name, until in self._gone.items() if until > now}
         for name, sighting in self._sightings.items():
             record = read(name)
             if record is not None and record.expires <= now:

@@ -11,6 +11,7 @@ from agent.fleet.head.drift import DriftWatch, Look
 from pipeline.head import Head
 from pipeline.planning.plan import ChainPlan, Plan
 from pipeline.running import Copy
+from shards.edges import Edge, begin_of, end_of, layer_words
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,8 +100,7 @@ def left_out(plan: Plan, running: Iterable[Running], rate: float | None = None) 
 def outline(plan: Plan, name_of: Callable[[str], str]) -> str:
     """A plan in a line."""
     chains = [
-        " - ".join(f"{name_of(stage.node)} {stage.first_layer}-{stage.end_layer - 1}" for stage in chain.stages)
-        for chain in plan.chains
+        " - ".join(f"{name_of(stage.node)} {layer_words(stage)}" for stage in chain.stages) for chain in plan.chains
     ]
     return "; ".join(chains)
 
@@ -115,5 +115,5 @@ def in_parallel(jobs: Sequence[Callable[[], object]]) -> list[Exception]:
     return [error for error in errors if isinstance(error, Exception)]
 
 
-def _places(chain: ChainPlan) -> list[tuple[str, int, int]]:
-    return [(stage.node, stage.first_layer, stage.end_layer) for stage in chain.stages]
+def _places(chain: ChainPlan) -> list[tuple[str, Edge, Edge]]:
+    return [(stage.node, begin_of(stage), end_of(stage)) for stage in chain.stages]

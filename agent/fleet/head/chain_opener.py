@@ -20,6 +20,7 @@ from pipeline.planning.plan import HEAD, ChainPlan, ModelSize, Wish
 from pipeline.planning.room import kv_tokens
 from pipeline.running import Copy, RunOptions
 from pipeline.stages import Heard, Stage
+from shards.edges import layer_words, layers_of
 from shards.errors import StageError
 from shards.manifest import Manifest
 from shards.progress import Progress
@@ -72,13 +73,13 @@ class ChainOpener:
         configs = [
             StageConfig(
                 package=self._package,  # each node puts its own in
-                first_layer=stage.first_layer,
-                end_layer=stage.end_layer,
+                **layers_of(stage),
                 engine=options.engine,
                 mode=options.mode,
                 device=records[stage.node].device or "CPU",
                 threads=options.threads,
                 kv_tokens=plan.kv_tokens,
+                kv_precision=options.kv_precision,
                 tune=options.tune,
             )
             for stage in plan.stages
@@ -148,7 +149,7 @@ class ChainOpener:
         def start(index: int, _: str, task: Start, heard: Heard) -> Stage:
             stage = plan.stages[index]
             record = records[stage.node]
-            layers = f"layers {stage.first_layer}-{stage.end_layer - 1}"
+            layers = f"layers {layer_words(stage)}"
             name = f"{record.name} ({layers})"
 
             def hear(of: Stage, said: FromStage | StageError) -> None:

@@ -78,12 +78,10 @@ class FleetModel:
             what = f"{depth} layers cannot be split into {stages} stages"
             raise ConfigurationError(what, where="--stages", hint=f"Ask for 1 to {depth} stages.")
         self.tokenizer = Tokenizer.load(package)
-        self.head = Replicas(self._set_busy)
+        self.head = Replicas(self._set_busy, options.max_waiting)
         self._fleet = fleet
-        self._wishes = Wishes(fleet_options.wish)
-        # exact mode keeps keys and values in f32; fast mode in u8 with a scale and an offset (f32) a head
-        kv_bytes = 4.0 if options.mode == "exact" else 1.0 + 8 / self.manifest.facts.head_size
-        self._size = ModelSize.of(self.manifest, kv_bytes)
+        self._wishes = Wishes(fleet_options.wish, self.manifest.facts.context_length)
+        self._size = ModelSize.of(self.manifest, options.mode, options.engine, options.kv_precision)
         self._survey = Survey(fleet, self.manifest, options)
         self._opener = ChainOpener(
             package, self.manifest, options, self._size, fleet, self._survey, fleet_options.interface
@@ -180,7 +178,7 @@ class FleetModel:
 
     def plan(self, changes: dict[str, Any]) -> dict[str, Any]:
         """See FleetControl."""
-        wish = self._wishes.current.model_copy(update=changes)
+        wish = self._wishes.changed(changes)
         plan, running = self._asked(wish), self._running
         kept = at_work.kept(plan, running)
         return {

@@ -31,7 +31,7 @@ from pipeline.stages import Heard
 from shards.errors import StageError
 from shards.profile import CostProfile
 from shards.progress import Progress, silent
-from shards.runtime import EngineName, Mode
+from shards.runtime import EngineName, KvPrecision, Mode
 
 Tell = Callable[[str, ToNode], None]
 """Sends a message to the node of a key."""
@@ -72,12 +72,21 @@ class Orders:
         device: str,
         progress: Progress = silent,
         *,
+        kv_precision: KvPrecision | None = None,
         again: bool = False,
     ) -> Future[CostProfile]:
         """Have a node measure what the parts of a model cost there; the future's error is a StageError."""
 
         def message(task: str) -> MeasureModel:
-            return MeasureModel(task=task, model=model, engine=engine, mode=mode, device=device, again=again)
+            return MeasureModel(
+                task=task,
+                model=model,
+                engine=engine,
+                mode=mode,
+                kv_precision=kv_precision,
+                device=device,
+                again=again,
+            )
 
         return self._begin(node, ModelMeasured, message, progress)
 

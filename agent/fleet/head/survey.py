@@ -147,7 +147,14 @@ class Survey:
         model = self._fleet.model_ref(self._manifest)
         again = record.key in self._again
         return self._fleet.orders.measure_model(
-            record.key, model, options.engine, options.mode, device, tell, again=again
+            record.key,
+            model,
+            options.engine,
+            options.mode,
+            device,
+            tell,
+            kv_precision=options.kv_precision,
+            again=again,
         )
 
     def _measure_links(self, progress: Progress) -> None:

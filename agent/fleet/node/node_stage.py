@@ -19,6 +19,7 @@ from pipeline.control import Connect, Echo, FromStage, Progress, Ready, Start, S
 from pipeline.link import Peer
 from pipeline.stage_child import StageChild
 from pipeline.stages import Stage
+from shards.edges import layer_words, layers_of
 from shards.errors import EdgeAgentError, StageError, WireError
 from shards.store import PackageStore
 
@@ -56,8 +57,8 @@ class NodeStage:
         self._order, self._place, self._tell, self._changed = order, place, tell, changed
         config = _start(order).config
         self.name = order.stage
-        self.status = StageStatus(model=order.model.name, first_layer=config.first_layer, end_layer=config.end_layer)
-        self._title = f"layers {config.first_layer}-{config.end_layer - 1}"
+        self.status = StageStatus(model=order.model.name, **layers_of(config))
+        self._title = f"layers {layer_words(config)}"
         self._wanted = of_stage(config.first_layer, config.end_layer)
         self._inbox: SimpleQueue[ToStage | StageError] = SimpleQueue()
         """From the head, and the end of the process."""

@@ -25,6 +25,8 @@ class StageStatus(_Frozen):
     model: str
     first_layer: int
     end_layer: int
+    begins_after_attention: bool = False
+    ends_after_attention: bool = False
     state: Literal["fetching", "loading", "ready", "serving"] = "fetching"
     activity: Activity | None = None
 

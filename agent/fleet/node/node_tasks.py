@@ -122,6 +122,7 @@ class NodeTasks:
             end_layer=store.manifest.facts.layers,
             engine=task.engine,
             mode=task.mode,
+            kv_precision=task.kv_precision,
             device=task.device,
         )
         config = place.settings.apply(like, store.folder, place.hardware())

@@ -1,4 +1,4 @@
-"""The policy of the eleven PCs that serve a 975B mixture-of-experts model (Cascadia, Inkling on Panther Lake, 2026).
+"""The policy of "Cascadia: Resident 975B MoE Inference on Eleven AI PCs" (Berenbaum, Parij, Venkatachalam, 2026).
 
 Streams are dealt to as many groups as there are stages, and the head visits the groups in turn. In a group's turn it
 
@@ -52,7 +52,7 @@ class GroupsPolicy:
         self._groups = [_Group() for _ in range(options.groups or config.stages)]
         self._streams = Streams(config)
         self._group_of: dict[Stream, _Group] = {}
-        self._feeding: deque[Stream] = deque()
+        self._feeding: Stream | None = None
         self._turn = 0
         self._frames: deque[Step] = deque()
         """What the turn that has been taken last still has to send."""
@@ -92,8 +92,8 @@ class GroupsPolicy:
         return self._streams.is_idle
 
     def _take_turn(self, group: _Group) -> None:
-        if self._feeding:
-            self._feed(group, self._feeding[0])
+        if self._feeding is not None:
+            self._feed(group, self._feeding)
         self._admit(group)
         if group.ready:
             self._send(group, [(stream, 1) for stream in group.ready])
@@ -107,19 +107,16 @@ class GroupsPolicy:
             self._admit(group)
 
     def _admit(self, group: _Group) -> None:
-        stream = None if self._feeding else self._streams.admit()
-        if stream is None:
+        if self._feeding is not None or (stream := self._streams.admit()) is None:
             return
         home = min(self._groups, key=lambda candidate: candidate.members)
         home.members += 1
         self._group_of[stream] = home
-        self._feeding.append(stream)
         self._feed(group, stream)
 
     def _feed(self, group: _Group, stream: Stream) -> None:
         self._send(group, [(stream, min(self._window, stream.unsent))])
-        if not stream.is_feeding:
-            self._feeding.remove(stream)
+        self._feeding = stream if stream.is_feeding else None
 
     def _send(self, group: _Group, batch: list[tuple[Stream, int]]) -> None:
         step = self._streams.step(batch)

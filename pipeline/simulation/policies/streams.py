@@ -75,7 +75,7 @@ class Streams:
         self._operations: list[Operation] = []
         self._next_id = self._next_step = 0
         self._in_flight: set[int] = set()
-        self.pending: deque[Request] = deque()
+        self._pending: deque[Request] = deque()
         """Requests without a place, first come first served."""
 
     def add(self, request: Request) -> None:
@@ -91,13 +91,13 @@ class Streams:
                 where="prompt",
                 hint="Give the stages a larger kv_tokens, or let fewer run at once.",
             )
-        self.pending.append(request)
+        self._pending.append(request)
 
     def admit(self) -> Stream | None:
         """Give a place to the request that has waited longest; None if there is no place, or nobody waits."""
-        if not self.pending or len(self._open) == self._places:
+        if not self._pending or len(self._open) == self._places:
             return None
-        stream = Stream(self.pending.popleft(), self._next_id)
+        stream = Stream(self._pending.popleft(), self._next_id)
         self._next_id += 1
         self._open[stream.id] = stream
         self._operations.append(Open(stream.id, stream.request.sampling))
@@ -138,7 +138,7 @@ class Streams:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is left to send or to wait for."""
-        return not (self.pending or self._open or self._operations or self._in_flight)
+        return not (self._pending or self._open or self._operations or self._in_flight)
 
     def _step(self, rows: tuple[SequenceRows, ...], tokens: list[int]) -> Step:
         step = Step(self._next_step, tuple(self._operations), rows, np.array(tokens, np.int32))

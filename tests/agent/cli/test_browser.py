@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -54,10 +55,21 @@ async def page(line: str) -> AsyncIterator[str]:
     runner = web.AppRunner(await create_app(line, root, SECRET))
     await runner.setup()
     await web.SockSite(runner, bound).start()
-    try:
-        yield root
-    finally:
-        await runner.cleanup()
+    processes: list[asyncio.subprocess.Process] = []
+    create = asyncio.create_subprocess_shell
+
+    async def create_and_note(*arguments: Any, **options: Any) -> asyncio.subprocess.Process:
+        processes.append(await create(*arguments, **options))
+        return processes[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncio, "create_subprocess_shell", create_and_note)
+        try:
+            yield root
+        finally:
+            await runner.cleanup()
+            for process in processes:  # textual-serve does not wait for them, and their pipes outlive no event loop
+                await process.communicate()
 
 
 @pytest.mark.parametrize(
@@ -127,7 +139,7 @@ def test_the_browser_command_says_where_and_ends_on_ctrl_c() -> None:
             said = process.stdout.readline()
             assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{43}/\n", said)
             process.send_signal(signal.SIGINT)
-            rest, errors = process.communicate(timeout=20)
+            rest, errors = process.communicate(timeout=60)
         finally:
             process.kill()
     assert (process.returncode, rest) == (130, "")

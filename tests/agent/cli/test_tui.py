@@ -281,7 +281,7 @@ def test_on_a_terminal_it_draws_and_leaves_no_trace(command: str, tmp_path: Path
         until("connected")
         os.write(leader, b"\x11")  # ctrl+q
         said = until("\x1b[?1049l")
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     assert "Traceback" not in said
 
 
@@ -290,7 +290,7 @@ def test_it_ends_with_its_terminal(tmp_path: Path) -> None:
     with telling(state()) as url, in_terminal("chat", "--url", url, folder=tmp_path) as (process, until, leader):
         until("connected")
         os.close(leader)
-        assert process.wait(20) != 0
+        assert process.wait(60) != 0
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pseudo terminals are POSIX's")
@@ -299,7 +299,7 @@ def test_a_signal_ends_it_and_leaves_no_trace(tmp_path: Path) -> None:
         until("connected")
         process.send_signal(signal.SIGTERM)
         said = until("\x1b[?1049l")
-        assert process.wait(20) == 143
+        assert process.wait(60) == 143
     assert "Traceback" not in said
 
 

@@ -10,7 +10,7 @@ def test_lines_come_in_the_topics_order_whichever_is_ready_first() -> None:
     second_is_done = threading.Event()
 
     def first() -> list[Check]:
-        assert second_is_done.wait(10)
+        assert second_is_done.wait(60)
         return [Check("a", "ok", "1"), Check("a", "warning", "2", "do this")]
 
     def second() -> list[Check]:
@@ -38,7 +38,7 @@ def test_a_check_that_hangs_is_a_line() -> None:
     released = threading.Event()
 
     def hang() -> list[Check]:
-        released.wait(30)
+        released.wait(60)
         return []
 
     try:

@@ -14,7 +14,7 @@ from pipeline.link import KeyPair
 Context = zmq.Context[zmq.Socket[bytes]]
 Socket = zmq.Socket[bytes]
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds a test waits for what must happen."""
 
 GREETING = bytes([0xFF, *[0] * 8, 0x7F, 3, 0]) + b"CURVE".ljust(20, b"\0") + bytes(32)

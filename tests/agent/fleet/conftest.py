@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+from ended import still_alive
 from scripted_head import PATIENCE, ScriptedHead
 
 
@@ -18,8 +19,7 @@ def nothing_stays() -> Iterator[None]:
     for thread in set(threading.enumerate()) - threads:
         thread.join(PATIENCE)
         assert not thread.is_alive(), thread
-    _, alive = psutil.wait_procs(set(psutil.Process().children(recursive=True)) - processes, timeout=PATIENCE)
-    assert not alive
+    assert not still_alive(set(psutil.Process().children(recursive=True)) - processes, PATIENCE)
 
 
 @pytest.fixture

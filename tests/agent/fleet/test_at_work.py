@@ -52,6 +52,16 @@ def test_others_are_not(other: ChainPlan) -> None:
     assert at_work.kept(plan(other), [running(chain(("a", 10), ("b", 20)))]) == {}
 
 
+def test_another_half_is_another_place() -> None:
+    whole = chain(("a", 10), ("b", 20))
+    first, tail = whole.stages
+    first = first.model_copy(update={"ends_after_attention": True})
+    tail = tail.model_copy(update={"first_layer": 9, "begins_after_attention": True})
+    divided = whole.model_copy(update={"stages": (first, tail)})
+    assert at_work.kept(plan(divided), [running(whole)]) == {}
+    assert at_work.outline(plan(divided), str.upper) == "A 0-9½ - B 9½-29"
+
+
 def test_a_chain_is_kept_for_one_of_two() -> None:
     same = chain(("a", 30))
     again = chain(("a", 30), users=1)

@@ -40,7 +40,7 @@ from shards.errors import ConfigurationError
 
 HOST = "127.0.0.1"
 HEARTBEAT = 0.1
-PATIENCE = 20.0
+PATIENCE = 60.0
 CONDITION = Condition(memory_free=2, memory_allowed=1, disk_free=3)
 
 

@@ -1,8 +1,10 @@
-"""Real multicast, but on loopback alone: who runs these tests may have a fleet on the network."""
+"""Real multicast, but on loopback alone, and of a service of its own: who runs these tests may have a fleet on the
+network, and agents of other tests are heard on loopback too, those that were killed for half a minute longer."""
 
 from __future__ import annotations
 
 import functools
+import secrets
 import socket
 import struct
 import threading
@@ -14,36 +16,22 @@ import pytest
 import zeroconf
 
 from agent.fleet.discovery import discovery
-from agent.fleet.discovery.announcement import SERVICE
 from agent.fleet.discovery.discovery import Announcement, Discovery
-from agent.fleet.discovery.heads import find_heads
+from agent.fleet.discovery.heads import FoundHead, find_heads
 
 OPEN = discovery._open
 HERE = ("10.1.2.3", "fd00::3")
 
 
-TURN = 47_153
-"""Port whose holder may use multicast on loopback: tests of another process would be heard here."""
-
-
 @pytest.fixture(autouse=True)
-def turn() -> Iterator[None]:
-    end = time.monotonic() + 300
-    while True:
-        try:
-            with socket.create_server(("127.0.0.1", TURN)):
-                yield
-                return
-        except OSError:
-            assert time.monotonic() < end
-            time.sleep(0.05)
-
-
-@pytest.fixture(autouse=True)
-def loopback(turn: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """What all agents of a test announce, and nobody else."""
     threads = set(threading.enumerate())
+    service = f"_ea-{secrets.token_hex(4)}._tcp.local."
+    monkeypatch.setattr(discovery, "SERVICE", service)
+    monkeypatch.setattr(discovery, "_LIFE_SECONDS", 600)  # whoever is gone before has said goodbye, or was replaced
     monkeypatch.setattr(discovery, "_open", functools.partial(zeroconf.Zeroconf, interfaces=["127.0.0.1"]))
-    yield
+    yield service
     assert set(threading.enumerate()) <= threads
 
 
@@ -55,11 +43,13 @@ def start(announce: Announcement | None, addresses: tuple[str, ...] = HERE) -> D
     return Discovery(announce, lambda _: None, addresses=lambda: addresses)
 
 
-def eventually(reached: Callable[[], bool], seconds: float = 20.0) -> bool:
+def eventually(reached: Callable[[], bool], seconds: float = 90.0) -> bool:
     end = time.monotonic() + seconds
-    while not reached() and time.monotonic() < end:
+    while not reached():
+        if time.monotonic() > end:
+            return False
         time.sleep(0.02)
-    return reached()
+    return True
 
 
 def names(one: Discovery) -> set[str]:
@@ -105,7 +95,8 @@ def test_a_quick_return_leaves_one() -> None:
             with start(announcement("a")):
                 assert eventually(lambda: names(watching) == {"pc-a"})
         with start(announcement("a")):
-            time.sleep(1)
+            assert eventually(lambda: names(watching) == {"pc-a"})
+            time.sleep(1)  # until the last goodbye has had its effect
             assert [other.name for other in watching.others] == ["pc-a"]
 
 
@@ -119,7 +110,7 @@ def test_two_with_one_identity_are_both_listed() -> None:
         assert eventually(lambda: [other.addresses for other in watching.others] == [("10.0.0.1",)])
 
 
-def test_what_is_malformed_is_ignored() -> None:
+def test_what_is_malformed_is_ignored(service: str) -> None:
     hostile = zeroconf.Zeroconf(interfaces=["127.0.0.1"])
     try:
         with start(None) as watching:
@@ -134,7 +125,7 @@ def test_what_is_malformed_is_ignored() -> None:
             ):
                 hostile.register_service(
                     zeroconf.ServiceInfo(
-                        SERVICE, f"bad-{number}.{SERVICE}", 1, properties=properties, parsed_addresses=["10.0.0.1"]
+                        service, f"bad-{number}.{service}", 1, properties=properties, parsed_addresses=["10.0.0.1"]
                     ),
                     cooperating_responders=True,
                 )
@@ -145,17 +136,19 @@ def test_what_is_malformed_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("labels", [[b"\xff" * 63], [b"a", b"", b"b"], [b"a.b"], [b"."], [b"x" * 63] * 2, [b"\x1b[2J"]])
-def test_names_that_cannot_be_written_again_do_no_harm(labels: list[bytes], caplog: pytest.LogCaptureFixture) -> None:
+def test_names_that_cannot_be_written_again_do_no_harm(
+    labels: list[bytes], service: str, caplog: pytest.LogCaptureFixture
+) -> None:
     def encoded(*labels: bytes) -> bytes:
         return b"".join(bytes([len(label)]) + label for label in labels)
 
-    service = encoded(b"_edge-agent", b"_tcp", b"local") + b"\0"
-    alias = encoded(*labels) + service
+    name = encoded(*service.rstrip(".").encode().split(b".")) + b"\0"
+    alias = encoded(*labels) + name
     header, pointer = struct.pack("!6H", 0, 0x8400, 0, 1, 0, 0), struct.pack("!HHIH", 12, 1, 120, len(alias))
     with start(None) as watching, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
         assert eventually(lambda: watching._responder is not None)
-        sender.sendto(header + service + pointer + alias, ("224.0.0.251", 5353))
+        sender.sendto(header + name + pointer + alias, ("224.0.0.251", 5353))
         with start(announcement("b")):
             assert eventually(lambda: names(watching) == {"pc-b"})
         assert eventually(lambda: not watching.others)
@@ -218,6 +211,12 @@ def test_a_pc_without_ipv6_still_has_ipv4(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_heads_are_found_with_the_address_of_their_api(tmp_path: Path) -> None:
     head = announcement("a", fleet="f").model_copy(update={"role": "head", "api": 8114})
+    found: list[FoundHead] = []
+
+    def looked_for() -> bool:
+        found[:] = find_heads(2.0, tmp_path)
+        return bool(found)
+
     with start(head), start(announcement("b", fleet="f")):
-        (found,) = find_heads(3.0, tmp_path)
-    assert (found.fleet, found.urls) == ("f" * 40, ("http://10.1.2.3:8114", "http://[fd00::3]:8114"))
+        assert eventually(looked_for)
+    assert [(one.fleet, one.urls) for one in found] == [("f" * 40, ("http://10.1.2.3:8114", "http://[fd00::3]:8114"))]

@@ -34,7 +34,7 @@ class Air:
 
     def leave(self, name: str) -> None:
         self.records.pop(name, None)
-        self.sightings.remove(name)
+        self.sightings.goodbye(name)
 
     def update(self, after: float = 0.0) -> bool:
         self.now += after
@@ -56,6 +56,36 @@ def test_who_announces_is_seen_until_the_goodbye(air: Air) -> None:
     assert air.visible() == ["desk", "desk"]
     air.leave("one")
     assert [one.key[0] for one in air.sightings.visible] == ["b"]
+
+
+def test_an_answer_that_comes_after_the_goodbye_brings_nobody_back(air: Air) -> None:
+    air.hear("first", pc="first")
+    air.update()
+    air.now += 5
+    air.hear("second", pc="second")
+    air.update()
+    air.now += 0.1
+    air.hear("first", pc="first")
+    assert air.visible() == ["first", "second"]
+    air.leave("second")
+    air.hear("second", pc="second")  # it was on its way
+    assert air.visible() == ["first"]  # nor is the first doubted
+    air.now += 2
+    air.hear("second", pc="second")
+    assert air.visible() == ["first"]
+
+
+def test_who_only_seemed_to_have_left_is_taken_in_again(air: Air) -> None:
+    air.hear("one")
+    air.update()
+    air.leave("one")  # somebody else has said so
+    air.update(0.001)
+    air.update(3.1)
+    air.hear("one")
+    assert air.visible() == ["desk"]
+    air.sightings.remove("one")  # it was not heard of for long
+    air.hear("one")
+    assert air.visible() == ["desk"]
 
 
 def test_who_is_silent_is_asked_and_then_forgotten(air: Air) -> None:

@@ -81,7 +81,7 @@ class Fleet:
     def leave_out(self, record: NodeRecord, why: str, *, final: bool = False) -> None:
         record.fail(why, final=final, now=monotonic())
 
-    def measure_model(self, *_: object, again: bool) -> Future[Any]:
+    def measure_model(self, *_: object, again: bool, **__: object) -> Future[Any]:
         self.asked.append(Future())
         self.again.append(again)
         return self.asked[-1]

@@ -22,33 +22,33 @@ def refuse(_: Wish) -> None:
 
 
 def test_an_impossible_change_changes_nothing() -> None:
-    wishes = Wishes(FIRST)
+    wishes = Wishes(FIRST, 8192)
     with pytest.raises(CapacityError):
         wishes.change({"users": 1000}, refuse)
     assert wishes.current is FIRST
 
 
 def test_a_wish_that_did_not_work_is_taken_back() -> None:
-    wishes = Wishes(FIRST)
+    wishes = Wishes(FIRST, 8192)
     wish = wishes.change({"users": 3}, accept)
     assert wishes.take_back(wish) and wishes.current is FIRST
 
 
 def test_of_a_wish_that_worked_nothing_is_taken_back() -> None:
-    wishes = Wishes(FIRST)
+    wishes = Wishes(FIRST, 8192)
     wishes.settled = wish = wishes.change({"users": 3}, accept)
     assert not wishes.take_back(wish) and wishes.current is wish
 
 
 def test_a_newer_wish_stays() -> None:
-    wishes = Wishes(FIRST)
+    wishes = Wishes(FIRST, 8192)
     old = wishes.change({"users": 3}, accept)
     new = wishes.change({"users": 4}, accept)
     assert wishes.take_back(old) and wishes.current is new
 
 
 def test_changes_at_once_all_count() -> None:
-    wishes = Wishes(FIRST)
+    wishes = Wishes(FIRST, 8192)
     both = threading.Barrier(2)
 
     def change(field: str, value: int) -> None:

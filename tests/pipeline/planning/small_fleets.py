@@ -60,6 +60,13 @@ def node(
     return NodeOffer(id=name, name=f"{name}'s PC", memory=memory, costs=costs)
 
 
+def divided(offer: NodeOffer, attention: float | None) -> NodeOffer:
+    """The node with the milliseconds of an attention for one row, a part of a layer; None: it knows nothing of that."""
+    share = None if attention is None else attention / offer.costs.layer[0]
+    times = () if share is None else tuple(share * time for time in offer.costs.layer)
+    return offer.model_copy(update={"costs": offer.costs.model_copy(update={"attention": times})})
+
+
 def network(
     names: Sequence[str], latency_ms: float = 0.3, bytes_per_second: float = 125e6, **slow: float
 ) -> list[Link]:

@@ -24,12 +24,18 @@ SEQUENCES = 3
 BLOCKS_EACH = 4
 """KV blocks a sequence of a paged chain has."""
 
-Split = tuple[tuple[int, int], ...]
+Split = tuple[tuple[float, float], ...]
 
 
 def splits(depth: int) -> list[Split]:
     """Every split in two, and one in three."""
     return [((0, k), (k, depth)) for k in range(1, depth)] + [((0, 1), (1, depth - 1), (depth - 1, depth))]
+
+
+def half_splits(depth: int) -> list[Split]:
+    """Every split in two within a layer, and one in three whose middle stage has one layer's worth of two layers."""
+    inner = [k + 0.5 for k in range(1, depth - 1)]
+    return [((0, 1.5), (1.5, 2.5), (2.5, depth))] + [((0, k), (k, depth)) for k in inner]
 
 
 class Graph:
@@ -43,13 +49,13 @@ class Graph:
     def whole(self) -> ov.InferRequest:
         return self._core.compile_model(self._core.read_model(self._xml), "CPU", EXACT).create_infer_request()
 
-    def _stateful(self, first: int, end: int) -> ov.InferRequest:
-        stage = cut_stage(self._core.read_model(self._xml), first, end)
+    def _stateful(self, begin: float, end: float) -> ov.InferRequest:
+        stage = cut_stage(self._core.read_model(self._xml), begin, end)
         gather_output_rows(stage)
         return self._core.compile_model(stage, "CPU", EXACT).create_infer_request()
 
-    def _paged(self, first: int, end: int) -> ov.InferRequest:
-        stage = cut_stage(self._core.read_model(self._xml), first, end)
+    def _paged(self, begin: float, end: float) -> ov.InferRequest:
+        stage = cut_stage(self._core.read_model(self._xml), begin, end)
         make_paged(stage)
         compiled = self._core.compile_model(stage, "CPU", EXACT)
         request = compiled.create_infer_request()

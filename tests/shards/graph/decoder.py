@@ -22,6 +22,8 @@ Oddity = Literal[
     "two heads",
     "soft cap",
     "flat rows measured",
+    "side by side",
+    "nothing behind attention",
 ]
 
 HIDDEN, HEADS, HEAD_SIZE, VOCABULARY = 16, 2, 8, 32
@@ -56,13 +58,21 @@ class Decoder:
             if cache is None or self._oddity != "shared cache":
                 key = self._cache(f"{k}.key", hidden, dtype)
                 cache = (key, key if self._oddity == "one state" else self._cache(f"{k}.value", hidden, dtype))
-            hidden = self._feed_forward(op.add(hidden, self._attention(hidden, *cache)))
+            hidden = self._layer(hidden, cache)
             if self._oddity == "other state":
                 hidden = op.add(hidden, self._running_sum(f"{k}.sum", hidden))
         results = [self._result("logits", self._head(hidden))]
         if self._oddity == "two outputs":
             results.append(self._result("scores", self._head(hidden)))
         return ov.Model(results, self._sinks, self._inputs, "tiny")
+
+    def _layer(self, hidden: ov.Node, cache: tuple[ov.Node, ov.Node]) -> ov.Node:
+        attended = op.add(hidden, self._attention(hidden, *cache))
+        if self._oddity == "nothing behind attention":
+            return op.relu(attended)
+        if self._oddity == "side by side":
+            return op.add(attended, self._feed_forward(hidden))
+        return self._feed_forward(attended)
 
     def _attention(self, hidden: ov.Node, key: ov.Node, value: ov.Node) -> ov.Node:
         query = self._heads(hidden)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from math import ceil, floor
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,17 @@ def test_spans_of_every_stage_are_exact(family: str) -> None:
     for first, end in combinations(range(LAYERS + 1), 2):
         stage = cut_stage(ov.Core().read_model(xml), first, end)
         assert spans.of_stage(first, end) == needed(stage, ranges)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_spans_cover_the_stages_of_a_divided_layer(family: str) -> None:
+    xml = family_ir(family) / "openvino_model.xml"
+    spans, ranges = layer_spans(xml), constant_ranges(xml)
+    for begin, end in ((0, 1.5), (1.5, LAYERS)):
+        own = needed(cut_stage(ov.Core().read_model(xml), begin, end), ranges)
+        covered = spans.of_stage(floor(begin), ceil(end))
+        assert merge([*covered, *own]) == covered
+        assert sum(stop - start for start, stop in own) < sum(stop - start for start, stop in covered)
 
 
 def test_tied_embedding_belongs_to_both_ends() -> None:

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import openvino as ov
 import pytest
-from cut_chains import EXACT, run_stateful, splits
+from cut_chains import EXACT, Split, run_stateful, splits
 from decoder import VOCABULARY, Decoder, Oddity
 
 from shards.errors import GraphError
@@ -48,6 +48,20 @@ def test_stage_has_its_ends_and_its_own_caches(first: int, end: int) -> None:
     assert depth(stage) == end - first
 
 
+@pytest.mark.parametrize(("begin", "end", "own"), [(0, 1.5, (0, 1)), (0.5, 1.5, (1,)), (1.5, 3, (2,))])
+def test_a_cache_is_where_its_attention_is(begin: float, end: float, own: tuple[int, ...]) -> None:
+    stage = cut_stage(Decoder(LAYERS).build(), begin, end)
+    caches = {f"{k}.{what}" for k in own for what in ("key", "value")}
+    assert {variable.info.variable_id for variable in stage.get_variables()} == caches
+    assert {sink.get_attributes()["variable_id"] for sink in stage.get_sinks()} == caches
+    assert depth(stage) == len(own)
+
+
+def test_stages_of_a_divided_layer_have_no_weights_in_common() -> None:
+    stages = [cut_stage(Decoder(LAYERS).build(), *layers) for layers in ((0, 1.5), (1.5, LAYERS))]
+    assert sorted(weights(stages[0]) + weights(stages[1])) == weights(Decoder(LAYERS).build())
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_stage_keeps_what_the_plugins_match(first: int) -> None:
     """The reordering by beam_idx right behind each state, and the state's initial value."""
@@ -74,8 +88,8 @@ def test_cutting_a_stage_again_gives_the_same_layers() -> None:
 
 
 @pytest.mark.parametrize("oddity", [None, "soft cap", "flat rows measured"])
-@pytest.mark.parametrize("split", splits(LAYERS), ids=str)
-def test_chain_equals_whole(oddity: Oddity | None, split: tuple[tuple[int, int], ...]) -> None:
+@pytest.mark.parametrize("split", [*splits(LAYERS), ((0, 1.5), (1.5, LAYERS))], ids=str)
+def test_chain_equals_whole(oddity: Oddity | None, split: Split) -> None:
     ids = np.random.default_rng(1).integers(0, VOCABULARY, 12)
     want = run_stateful([compiled(Decoder(LAYERS, oddity).build())], ids, CHUNKS)
     stages = [cut_stage(Decoder(LAYERS, oddity).build(), *layers) for layers in split]

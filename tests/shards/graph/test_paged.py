@@ -18,7 +18,7 @@ def xml() -> Path:
     return family_ir("llama") / "openvino_model.xml"
 
 
-def compiled(xml: Path, first: int, end: int) -> ov.CompiledModel:
+def compiled(xml: Path, first: float, end: float) -> ov.CompiledModel:
     core = ov.Core()
     stage = cut_stage(core.read_model(xml), first, end)
     make_paged(stage)
@@ -48,10 +48,11 @@ def test_block_size_is_known_where_the_cache_is_quantised(xml: Path) -> None:
     assert block_tokens(quantised) == block_tokens(cache_ports(compiled(xml, 0, 1)))
 
 
-def test_split_loses_no_fusion(xml: Path) -> None:
+@pytest.mark.parametrize("edge", [2, 1.5])
+def test_split_loses_no_fusion(xml: Path, edge: float) -> None:
     """The plugin's own fusions must find in the stages what they find in the whole."""
     whole = compiled(xml, 0, LAYERS)
-    stages = [compiled(xml, 0, 2), compiled(xml, 2, LAYERS)]
+    stages = [compiled(xml, 0, edge), compiled(xml, edge, LAYERS)]
     for kind in ("RMS", "RoPE", "PagedAttention", "FullyConnected"):
         assert sum(count(stage, kind) for stage in stages) == count(whole, kind) > 0
 

@@ -21,6 +21,19 @@ def test_last_edge_is_before_the_head() -> None:
     assert layers.edges[-1].output(0).get_partial_shape()[2] == HIDDEN
 
 
+def test_layers_have_a_middle_behind_their_attention() -> None:
+    layers = find_layers(Decoder(layers=3).build())
+    assert [node is not None and node.get_type_name() for node in layers.middles] == ["Add"] * 3
+    assert len({node.get_name() for node in (*layers.edges, *layers.middles) if node}) == 7
+
+
+@pytest.mark.parametrize("oddity", ["side by side", "nothing behind attention"])
+def test_layers_with_nothing_to_divide_have_none(oddity: Oddity) -> None:
+    assert find_layers(Decoder(layers=2, oddity=oddity).build()).middles == (None, None)
+    with pytest.raises(GraphError, match="no single tensor carries everything behind the attention of layer 1"):
+        cut_stage(Decoder(layers=2, oddity=oddity).build(), 0, 1.5)
+
+
 @pytest.mark.parametrize(
     ("oddity", "says"),
     [
@@ -44,7 +57,7 @@ def test_graph_that_cannot_be_cut_is_refused(oddity: Oddity, says: str) -> None:
     assert caught.value.hint
 
 
-@pytest.mark.parametrize(("first", "end"), [(0, 4), (2, 2), (2, 1), (-1, 2), (3, 4)])
-def test_layers_that_are_not_there_are_refused(first: int, end: int) -> None:
+@pytest.mark.parametrize(("first", "end"), [(0, 4), (2, 2), (2, 1), (-1, 2), (3, 4), (0, 0.5), (1.5, 2)])
+def test_layers_that_are_not_there_are_refused(first: float, end: float) -> None:
     with pytest.raises(GraphError, match=f"layers {first} to {end} .* layers 0 to 3"):
         cut_stage(Decoder(layers=3).build(), first, end)

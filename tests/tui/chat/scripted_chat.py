@@ -21,6 +21,7 @@ from tui.client.watch import Connection, FleetChanged
 TIMINGS = Timings(180.0, 24.1, (StagePart("pc-1", 20.0, 1.0), StagePart("pc-2", 12.0, 2.0)), 6.0, 2.0, 0.61)
 UP = Connection("up", "http://127.0.0.1:8114")
 GONE = Connection("gone", "http://127.0.0.1:8114", "connection refused")
+PATIENCE_SECONDS = 60.0
 
 
 class Scripted(HeadClient):
@@ -35,6 +36,8 @@ class Scripted(HeadClient):
         self.closed = 0
         self.counted: list[list[Message]] = []
         self.tokens: int | Exception = 42
+        self.may_count = asyncio.Event()
+        self.may_count.set()
 
     async def chat(self, messages: Sequence[Message], settings: dict[str, Any]) -> AsyncGenerator[Piece | End]:
         self.asked.append((list(messages), settings))
@@ -56,6 +59,7 @@ class Scripted(HeadClient):
             self.closed += 1
 
     async def count(self, messages: Sequence[Message]) -> int:
+        await self.may_count.wait()
         self.counted.append(list(messages))
         if isinstance(self.tokens, Exception):
             raise self.tokens
@@ -114,9 +118,9 @@ class ChatApp(App[None]):
         return self.query_one("StateView").line.content().plain
 
 
-async def until(pilot: Pilot[None], condition: Callable[[], bool], seconds: float = 10.0) -> None:
+async def until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
     """Wait for something to come true."""
-    async with asyncio.timeout(seconds):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not condition():
             await pilot.pause(0.01)
 

@@ -44,10 +44,9 @@ async def test_a_new_conversation_goes_on_with_the_settings_of_the_one_before(tm
     head = Scripted(["one", end()], ["two", end()])
     app = ChatApp(tmp_path, head)
     async with app.run_test(size=(100, 30)) as pilot:
-        await pilot.pause(0.2)
+        await until(pilot, lambda: app.pane._desk.conversation.settings == cool)
         await pilot.press(*"one", "enter", "ctrl+n", *"two", "enter")
-        while len(head.asked) < 2:
-            await pilot.pause(0.02)
+        await until(pilot, lambda: len(head.asked) == 2)
     assert [settings for _, settings in head.asked] == [cool.as_request()] * 2
 
 
@@ -56,8 +55,7 @@ async def test_the_first_conversation_is_sampled_with_care(tmp_path: Path) -> No
     app = ChatApp(tmp_path, head)
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press(*"one", "enter")
-        while not head.asked:
-            await pilot.pause(0.02)
+        await until(pilot, lambda: bool(head.asked))
     assert head.asked[0][1] == BEGINNING.as_request() == {"temperature": 0.6, "top_p": 0.95, "min_p": 0.05}
 
 

@@ -79,7 +79,7 @@ async def test_the_last_message_is_edited_and_sent_again(tmp_path: Path) -> None
         assert app.typed == "draft"
         await until(pilot, lambda: "tok/s" in app.said)
         await pilot.press("alt+e")
-        assert "one" in app.said
+        await until(pilot, lambda: "one" in app.said)
         assert "two" not in app.said
 
 
@@ -212,7 +212,7 @@ async def test_leaving_in_mid_answer_keeps_what_came(tmp_path: Path) -> None:
     again = ChatApp(tmp_path, Scripted(["x"]))
     async with again.run_test() as pilot:
         await until(pilot, lambda: again.typed == "draft")
-        assert "Half" in again.said
+        await until(pilot, lambda: "Half" in again.said)  # it is laid out a slice at a time
 
 
 async def test_the_answer_and_its_code_blocks_are_copied_in_turn(tmp_path: Path) -> None:
@@ -234,9 +234,11 @@ async def test_the_answer_and_its_code_blocks_are_copied_in_turn(tmp_path: Path)
 async def test_the_count_is_an_estimate_until_the_head_has_counted(tmp_path: Path) -> None:
     head = Scripted(["x"])
     app = ChatApp(tmp_path, head)
+    head.may_count.clear()
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press(*"12345678")
         assert "~2 of 4,096 tokens" in app.state_line
+        head.may_count.set()
         await until(pilot, lambda: "42 of 4,096" in app.state_line)
         assert head.counted == [[Message("user", "12345678")]]
         head.tokens = 5000
@@ -245,9 +247,10 @@ async def test_the_count_is_an_estimate_until_the_head_has_counted(tmp_path: Pat
         head.tokens = RefusedError("prompt [b]too long[/b]")
         await pilot.press("0")
         await until(pilot, lambda: "[b]too long[/b]" in app.state_line)
-        head.tokens = HeadGoneError("nobody")
+        head.tokens, asked = HeadGoneError("nobody"), len(head.counted)
         await pilot.press("1")
-        await pilot.pause(0.8)
+        await until(pilot, lambda: len(head.counted) > asked)
+        await pilot.pause()
         assert "~3 of 4,096" in app.state_line
 
 

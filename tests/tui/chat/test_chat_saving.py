@@ -9,13 +9,17 @@ async def test_a_disk_that_takes_nothing_is_said_once(tmp_path: Path) -> None:
     folder = tmp_path / "conversations"
     folder.write_text("a file is in the place of the folder")
     app = ChatApp(folder, Scripted(["one", end()], ["two", end()]))
+
+    def said() -> int:
+        return sum("cannot be written" in note.message for note in app._notifications)
+
     async with app.run_test() as pilot:
         for answer in ("one", "two"):
             await pilot.press("h", "i", "enter")
             await until(pilot, lambda answer=answer: answer in app.said)
+            await until(pilot, lambda: said() > 0)
             await pilot.pause(0.3)
-        said = [note.message for note in app._notifications if "cannot be written" in note.message]
-        assert len(said) == 1
+        assert said() == 1
         folder.unlink()
         await pilot.press("h", "i")
         await until(pilot, lambda: folder.is_dir() and any(folder.glob("*.json")))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,12 +57,11 @@ def shown(app: App[None]) -> list[str]:
 
 
 async def until(pilot: Pilot[None], holds: Callable[[], bool]) -> None:
-    for _ in range(500):
+    async with asyncio.timeout(60):
         await pilot.pause()
-        if holds():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not come to hold")
+        while not holds():
+            await asyncio.sleep(0.01)
+            await pilot.pause()
 
 
 async def test_the_list_is_shown_as_text_and_the_open_one_is_marked(store: ConversationStore) -> None:
@@ -70,6 +70,18 @@ async def test_the_list_is_shown_as_text_and_the_open_one_is_marked(store: Conve
         await until(pilot, lambda: shown(app) == ["[red]fire", "sky", "sea"])
         app.query_one(Sidebar).show_current(store.entries()[1].id)
         await until(pilot, lambda: shown(app) == ["[red]fire", "▶ sky", "sea"])
+
+
+async def test_a_list_that_is_read_while_the_screen_is_taken_down_does_no_harm(
+    store: ConversationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_read, entries = threading.Event(), store.entries
+    monkeypatch.setattr(store, "entries", lambda: is_read.wait(60) and entries())
+    app = Host(store)
+    async with app.run_test():
+        await app.query_one(OptionList).remove()
+        is_read.set()
+        await app.workers.wait_for_complete()
 
 
 async def test_keyboard_and_mouse_choose(store: ConversationStore) -> None:

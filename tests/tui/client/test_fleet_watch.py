@@ -24,14 +24,14 @@ class Told:
     async def state(self) -> str:
         """The next connection state."""
         while True:
-            message = await asyncio.wait_for(self.queue.get(), 20)
+            message = await asyncio.wait_for(self.queue.get(), 60)
             if isinstance(message, ConnectionChanged):
                 return message.connection.state
 
     async def fleet(self) -> FleetChanged:
         """The next state of the fleet."""
         while True:
-            message = await asyncio.wait_for(self.queue.get(), 20)
+            message = await asyncio.wait_for(self.queue.get(), 60)
             if isinstance(message, FleetChanged):
                 return message
 
@@ -87,7 +87,7 @@ async def test_a_head_that_wants_a_key(head: ToldHead) -> None:
 async def test_what_is_there_is_no_head(head: ToldHead) -> None:
     head.answers["GET /fleet"] = (404, error("there is no /fleet here \x1b[2J"))
     async with watching(head.url) as (told, _, _):
-        message = await asyncio.wait_for(told.queue.get(), 20)
+        message = await asyncio.wait_for(told.queue.get(), 60)
         assert isinstance(message, ConnectionChanged)
         assert message.connection.state == "gone"
         assert "no /fleet here" in message.connection.why

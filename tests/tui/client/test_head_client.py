@@ -88,7 +88,7 @@ async def test_leaving_an_answer_ends_it_at_the_head(head: ToldHead, client: Hea
     async with aclosing(client.chat(ASKED, {})) as answer:
         async for _ in answer:
             break
-    assert head.broken_off.wait(5)
+    assert head.broken_off.wait(60)
 
 
 async def test_an_answer_that_breaks_off_is_no_answer(head: ToldHead, client: HeadClient) -> None:

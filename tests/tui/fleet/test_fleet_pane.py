@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 
 import pytest
@@ -51,11 +52,10 @@ class _Client(HeadClient):
 
 async def _until(app: App[None], words: str) -> None:
     """Wait for words: what is said to the keeper comes a moment later."""
-    for _ in range(200):
-        if words in shown(app):
-            return
+    end = time.monotonic() + 60
+    while words not in shown(app):
+        assert time.monotonic() < end, f"{words!r} is not in\n{shown(app)}"
         await asyncio.sleep(0.02)
-    raise AssertionError(f"{words!r} is not in\n{shown(app)}")
 
 
 class _App(App[None]):
@@ -254,12 +254,12 @@ async def test_the_footer_offers_what_can_be_done() -> None:
     async with app.run_test(size=(140, 45), notifications=True) as pilot:
         app.show(simple(2, requests=0))
         app.pane.focus()
-        await pilot.pause()
+        await _until(app, "Plan")
         footer = shown(app).splitlines()[-1]
         assert "Plan" in footer and "Approve" not in footer and "Cancel" not in footer and "Forget" not in footer
         app.show(mixed())
         await pilot.press("right")
-        await pilot.pause()
+        await _until(app, "Forget")
         footer = shown(app).splitlines()[-1]
         assert all(words in footer for words in ("Approve", "Refuse", "Cancel", "Forget", "Plan"))
 

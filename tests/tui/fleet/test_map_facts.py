@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from fleet_states import chain, fleet, history_of, key, local, mixed, node, simple
 
 from tui.client.state import Device, Fleet, Hardware, LinkState, Model, Work
@@ -10,6 +12,11 @@ def test_nodes_stand_in_the_order_of_their_layers() -> None:
     assert [each.name for each in one.nodes] == ["pc-3", "pc-1", "pc-2"]
     assert [each.layer_words for each in one.nodes] == ["0-9", "10-19", "20-29"]
     assert [each.name for each in facts.idle] == ["pc-4"]
+
+
+def test_a_divided_layer_is_a_half() -> None:
+    (one,) = map_facts(fleet(chains=(chain([1, 2]),), nodes=(node(1), node(2)))).chains
+    assert replace(one.nodes[0], layers=(0, 14.5)).layer_words == "0-14½"
 
 
 def test_states_in_words() -> None:

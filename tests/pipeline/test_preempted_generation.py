@@ -1,0 +1,46 @@
+"""Answers that had to stop for others, and went on from what was still in the KV cache: real model, real processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from queue import SimpleQueue
+
+from pipeline.messages import Failed, Finished, Request, RequestEvent, Sampling, TokenEvent
+from pipeline.running import RunningModel, RunOptions
+from pipeline.snapshots import SchedulerSnapshot
+
+NEW = 50
+GREEDY = Sampling(temperature=0.0)
+
+
+def answers(package: Path, kv_tokens: int) -> tuple[dict[str, list[int]], SchedulerSnapshot]:
+    """Four batch requests, and in the midst of them two interactive ones that take the slots of two."""
+    options = RunOptions(stages=2, mode="exact", kv_tokens=kv_tokens, max_sequences=4, token_budget=64, threads=1)
+    with RunningModel.open(package, options) as model:
+        events: SimpleQueue[RequestEvent] = SimpleQueue()
+        opening = model.tokenizer.encode("Once upon a time, in a lighthouse by the sea, there lived a robot who " * 5)
+        tokens: dict[str, list[int]] = {}
+        left = 6
+        for i in range(4):
+            prompt = (*opening, *model.tokenizer.encode(f" number {i}"))
+            model.head.submit(Request(f"batch {i}", prompt, GREEDY, NEW, service="batch"), events.put)
+        while left:
+            event = events.get(timeout=120)
+            if isinstance(event, TokenEvent):
+                own = tokens.setdefault(event.request, [])
+                own.append(event.token.token)
+                if event.request == "batch 0" and len(own) == 10:
+                    for i in range(2):
+                        prompt = tuple(model.tokenizer.encode(f"The {i + 1}. capital of the world is"))
+                        model.head.submit(Request(f"interactive {i}", prompt, GREEDY, 10), events.put)
+            elif isinstance(event, Finished | Failed):
+                assert isinstance(event, Finished) and event.reason == "length"
+                left -= 1
+        return tokens, model.head.snapshot().scheduler
+
+
+def test_the_tokens_are_those_of_answers_that_never_had_to_stop(smollm2_package: Path) -> None:
+    (wide, _), (narrow, shot) = (answers(smollm2_package, kv_tokens) for kv_tokens in (8192, 384))
+    assert narrow == wide
+    assert shot.preemptions >= 2 and shot.evicted_tokens > 0
+    assert (shot.kv_used, shot.running, shot.preempted) == (0, 0, 0)
