@@ -20,6 +20,13 @@ LEAST_CHUNK = 8
 The weights are read once for all rows of a step, so fewer cost hardly less than this.
 """
 
+_IDLE_TARGETS, _IDLE_STEPS = 4, 10
+"""While nobody's answer is being written a step takes so many target times, or as long as so many steps of one answer.
+
+Somebody may come, and waits for the steps on their way; by the second no more than a tenth goes into what each step
+costs besides its rows.
+"""
+
 _FULL = 0.9
 """A chain counts as full if it is to this part of a step."""
 
@@ -31,9 +38,9 @@ class PromptBudget:
     whole chain, whichever takes longer. That is while steps are equal: the first long one behind short ones comes
     on top, so steps grow to that size one by one, and what a step waits for at the first stage counts as well.
 
-    While nobody's answer is being written, or where the target allows, prompts are cut so that their chunks overlap on
-    the stages: n equal chunks take the time of n + stages - 1 steps to the first token, so more of them overlap
-    better, and cost more in all.
+    While nobody's answer is being written steps are long, but bounded for the sake of those who may come. Where these
+    bounds allow, prompts are cut so that their chunks overlap on the stages: n equal chunks take the time of
+    n + stages - 1 steps to the first token, so more of them overlap better, and cost more in all.
     """
 
     def __init__(self, config: SchedulerConfig, times: StepTimes) -> None:
@@ -89,7 +96,7 @@ class PromptBudget:
         """What the next step may take."""
         passing = self._passing(pace, flights)
         steady = self._steady_ms(pace, passing)
-        if steady == inf:
+        if pace is None:
             return steady
         depth, last, longest = self._times.depth, 0.0, 0.0
         free_at = self._freed_at
@@ -108,8 +115,8 @@ class PromptBudget:
 
     def _steady_ms(self, pace: Pace | None, passing: int) -> float:
         """What each of many equal steps may take, `passing` of which are on their way."""
-        if pace is None or self._config.target_tbt_ms is None:
-            return inf
+        if pace is None:
+            return max(_IDLE_TARGETS * self._target, _IDLE_STEPS * self._times.answers_ms(1))
         step = min(self._target / passing, (self._target - self._times.link_ms) / self._times.depth)
         # Where they don't share steps, one of answers goes between two of prompts.
         return step if self._config.mixed else step - self._times.answers_ms(pace.rows)

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from packages import link, package_of
 from sharing import cache_folder, one_at_a_time
 
@@ -20,8 +21,17 @@ _STALE_SECONDS = 86_400
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--exhaustive", action="store_true", help="compare every prompt in every way; takes much longer")
+    parser.addoption("--exhaustive", action="store_true", help="compare everything in every way; takes much longer")
     parser.addoption("--update-pictures", action="store_true", help="keep what the screen looks like now; look at it")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Properties are tried for as long as it takes, on the same examples each time; with --exhaustive on new ones."""
+    is_random = bool(config.getoption("exhaustive"))
+    settings.register_profile(
+        "edge-agent", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=not is_random
+    )
+    settings.load_profile("edge-agent")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -85,6 +95,18 @@ def tiny_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from zoo import family_ir
 
     return package_of(family_ir("llama"), tmp_path_factory.mktemp("packages") / "tiny-llama")
+
+
+@pytest.fixture(scope="session")
+def tiny_chat_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random llama of four layers, with a tokenizer and a chat template. Read only."""
+    from tiny_gguf import write_tiny_gguf
+
+    from exporters.export import export
+
+    folder = tmp_path_factory.mktemp("tiny-chat")
+    source = write_tiny_gguf(folder / "tiny.gguf", layers=4)
+    return export(str(source), folder / "tiny", weights="keep", verified=False).package
 
 
 def _key(gguf: Path) -> str:

@@ -19,7 +19,8 @@ class Footprint:
     """Open files and sockets of all kinds; 0 on Windows, where handles come and go by themselves."""
     children: int
     memory: int
-    """Bytes that are resident for it alone: pages of a model's file, which all share, come and go by themselves."""
+    """Bytes that are resident and its own. Pages of mapped files, such as a model's weights, come and go by themselves,
+    and whose they are depends on who else has mapped them."""
 
     @classmethod
     def of(cls, pid: int) -> Self:
@@ -35,5 +36,12 @@ class Footprint:
                 sockets=len(process.net_connections("inet")),
                 files=process.num_fds() if psutil.POSIX else 0,
                 children=len(process.children()),
-                memory=process.memory_full_info().uss,
+                memory=_own_memory(process),
             )
+
+
+def _own_memory(process: psutil.Process) -> int:
+    info = process.memory_info()
+    if psutil.LINUX:
+        return int(info.rss - info.shared)
+    return int(info.private if psutil.WINDOWS else process.memory_full_info().uss)

@@ -21,12 +21,16 @@ from pipeline.running import RunOptions
 from shards.errors import StageError
 from shards.progress import Progress
 
-MEMORY_MB = 16.0
-OBJECTS = 2000
+MEMORY_MB = 12.0
+"""What a process may gain: Python and the C library keep what they free, to use it again, and take more from Linux in
+pages of 2 MB; a step of a size that the warm-up did not come to is one or two. A forgotten prompt is some 6 KB, which
+2,000 times is as much."""
+OBJECTS = 1000
+"""What the head may gain of Python's objects: its averages fill. A leak of one a request makes twice as many."""
 
-_KV_TOKENS = 2048
+_KV_TOKENS = 1024
 """Less than the users want at once, so that requests wait, preempt one another and push prefixes out."""
-_TOKEN_BUDGET = 48
+_TOKEN_BUDGET = 24
 """OpenVINO keeps kernels for each number of rows that it has seen in a step, some 1.5 MB of them. Where the numbers are
 few, the warm-up comes to all of them, and what is gained afterwards is something else."""
 _STAGES, _PARTS = 2, 4
@@ -63,8 +67,7 @@ def run(package: Path, effort: SoakEffort, progress: Progress) -> Report:
     except (httpx.HTTPError, psutil.NoSuchProcess) as error:
         raise StageError(f"the server, or a stage of it, is not there any more ({error!r})", where="soak") from error
     finally:
-        server.close()
-    left = sum(map(psutil.pid_exists, server.pids.values()))
+        left = server.close()
     report.targets.append(at_most("processes left when the server has ended", left, 0))
     return report
 

@@ -61,6 +61,7 @@ class SoakedServer:
         self.largest_prompt = min(said["kv_tokens"], said["context"] - 1)
         """Tokens: all that the KV cache holds, or all that leaves the model room for an answer."""
         self.pids = {"head": self._child.pid, **{f"stage {i + 1}": pid for i, pid in enumerate(said["stages"])}}
+        self._processes = [psutil.Process(pid) for pid in self.pids.values()]
 
     def make_threads(self) -> None:
         """Have the server make all the threads that it makes when they are first needed."""
@@ -100,9 +101,11 @@ class SoakedServer:
             requests=len(last["requests"]),
         )
 
-    def close(self) -> None:
-        """End it."""
+    def close(self) -> int:
+        """End it; how many of its processes are still there after a while."""
         self._child.close()
+        _, left = psutil.wait_procs(self._processes, timeout=_REST_SECONDS)
+        return len(left)
 
     def _http(self) -> httpx.Client:
         return httpx.Client(base_url=self.url, timeout=_HTTP_SECONDS, trust_env=False)

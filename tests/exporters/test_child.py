@@ -2,11 +2,11 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+from ended import still_alive
 from tiny_gguf import write_tiny_gguf
 
 from exporters.sources import child
@@ -86,7 +86,4 @@ def test_the_child_ends_with_its_parent(tmp_path: Path) -> None:
         children = psutil.Process(parent.pid).children()
         parent.kill()
     assert len(children) == 1
-    deadline = time.monotonic() + 60
-    while children[0].is_running() and children[0].status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not children[0].is_running() or children[0].status() == psutil.STATUS_ZOMBIE
+    assert not still_alive(children, 60)

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny_gguf
 from packages import link
+from tiny_gguf import write_tiny_gguf
 
 from exporters.export import Export, export
 from shards import manifest as manifests
@@ -135,7 +137,8 @@ def test_a_split_of_another_model_is_refused(ir: Path, tmp_path: Path, split: tu
     assert list(tmp_path.iterdir()) == [ir]
 
 
-def test_a_link_stays_one_and_what_it_points_at_is_replaced(ir: Path, tmp_path: Path) -> None:
+def test_a_link_stays_one_and_what_it_points_at_is_replaced(tmp_path: Path) -> None:
+    source = write_tiny_gguf(tmp_path / "tiny.gguf")
     target, alias = tmp_path / "elsewhere" / "package", tmp_path / "alias"
     target.mkdir(parents=True)
     if sys.platform == "win32":  # where only some users may make symbolic links
@@ -145,9 +148,9 @@ def test_a_link_stays_one_and_what_it_points_at_is_replaced(ir: Path, tmp_path: 
     else:
         alias.symlink_to(target)
     for force in (False, True):
-        export(str(ir), alias, verified=False, force=force)
+        export(str(source), alias, weights="keep", verified=False, force=force)
         assert alias.resolve() == target
-        assert PackageStore(target).manifest.facts.layers == 30
+        assert PackageStore(target).manifest.facts.layers == tiny_gguf.LAYERS
         assert list(target.parent.iterdir()) == [target]
 
 
@@ -198,17 +201,17 @@ def test_an_ir_is_not_compressed_again(ir: Path, tmp_path: Path) -> None:
         export(str(ir), tmp_path / "package", weights="int4")
 
 
-def test_a_package_is_replaced_only_when_told_to(ir: Path, tmp_path: Path) -> None:
-    target = tmp_path / "package"
-    first = export(str(ir), target, verified=False)
+def test_a_package_is_replaced_only_when_told_to(tmp_path: Path) -> None:
+    source, target = write_tiny_gguf(tmp_path / "tiny.gguf"), tmp_path / "package"
+    first = export(str(source), target, weights="keep", verified=False)
     assert first.verification is None
     with pytest.raises(ExportError, match="package here already"):
-        export(str(ir), target, verified=False)
+        export(str(source), target, weights="keep", verified=False)
     (target / WEIGHTS).unlink()
-    again = export(str(ir), target, verified=False, force=True)
+    again = export(str(source), target, weights="keep", verified=False, force=True)
     assert again.manifest.package_id == first.manifest.package_id
     PackageStore(target).verify(PackageStore(target).all_pieces())
-    assert sorted(tmp_path.iterdir()) == sorted([ir, target])
+    assert sorted(tmp_path.iterdir()) == sorted([source, target])
 
 
 @pytest.mark.parametrize(("phase", "part"), [("writing the package", 0.3), ("verifying", 0)])

@@ -65,12 +65,24 @@ def test_a_node_is_let_in_by_its_code_and_shut_out_at_once(lab: Lab, smollm2_pac
     assert "it was forgotten by the head" in node.stdout
 
 
+def check_that_it_is_in_no_log_and_no_process_list(token: str, lab: Lab) -> None:
+    assert len(token) > 100
+    for process in psutil.process_iter(["cmdline"]):
+        assert token not in " ".join(process.info["cmdline"] or ())
+    logs = [file for host in lab.hosts for file in host.home.parent.glob("*.*")]
+    told = [file for file in logs if token in file.read_text("utf-8")]
+    assert len(told) == 1  # what `edge-agent token` itself printed
+    assert len(logs) > 6
+
+
 def test_a_node_is_shut_out_by_the_name_it_is_shown_with_and_the_head_is_not(lab: Lab, smollm2_package: Path) -> None:
     agents = Agents(lab)
     head = agents.serve(smollm2_package, *NO_MODEL)
     token = agents.token()
     node = agents.join(1, "--token-file", token)
     agents.wait_for_nodes(["pc0", "pc1"], SECONDS, [head, node])
+    agents.status()
+    check_that_it_is_in_no_log_and_no_process_list(token.read_text("utf-8").strip(), lab)
     node.interrupt()
     node.wait()
     renamed = agents.join(1, "--name", "attic")
@@ -148,20 +160,3 @@ def test_a_cloned_home_is_refused_by_name(lab: Lab, smollm2_package: Path) -> No
     assert "pc1" in clone.stderr
     assert agents.sights()[-1].nodes == ["pc0", "pc1"]
     assert node.returncode is None
-
-
-def test_the_token_is_in_no_log_and_no_process_list(lab: Lab, smollm2_package: Path) -> None:
-    agents = Agents(lab)
-    head = agents.serve(smollm2_package, *NO_MODEL)
-    token = agents.token()
-    node = agents.join(1, "--token-file", token)
-    agents.wait_for_nodes(["pc0", "pc1"], SECONDS, [head, node])
-    agents.status()
-    secret = token.read_text("utf-8").strip()
-    assert len(secret) > 100
-    for process in psutil.process_iter(["cmdline"]):
-        assert secret not in " ".join(process.info["cmdline"] or ())
-    logs = [file for host in lab.hosts for file in host.home.parent.glob("*.*")]
-    told = [file for file in logs if secret in file.read_text("utf-8")]
-    assert len(told) == 1  # what `edge-agent token` itself printed
-    assert len(logs) > 6

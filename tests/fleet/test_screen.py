@@ -1,4 +1,4 @@
-"""The screen on a fleet of two PCs: a node is let in, serves, and is lost in the middle of an answer."""
+"""The screen on a fleet of two PCs: a node is let in, serves, is lost in the middle of answers, and comes again."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asking import SECONDS, ask
 from lab_parts import Lab, Process
-from lab_parts.agents import Agents
+from lab_parts.agents import PROGRAM, Agents
 
-SECONDS = 180.0
 KEEPER = Path(__file__).parents[1] / "tui" / "keeper.py"
 NOTICED_SECONDS = 5.0
 """What is promised: so long after a node is killed the map shows it."""
@@ -25,13 +25,14 @@ def lab() -> Iterator[Lab]:
         yield lab
 
 
-def test_a_node_is_let_in_and_lost_in_mid_answer(lab: Lab, smollm2_package: Path) -> None:
+def test_a_node_is_let_in_and_lost_in_mid_answer_and_comes_again(lab: Lab, smollm2_package: Path) -> None:
     agents = Agents(lab)
-    agents.serve(smollm2_package, "--mode", "exact", "--stages", "2", "--no-replicas")
+    head = agents.serve(smollm2_package, "--mode", "exact", "--stages", "2", "--no-replicas")
     agents.wait_for_nodes(["pc0"], SECONDS)
     node = agents.join(1)
     keeper = lab.hosts[0].start([sys.executable, KEEPER])
     answer = sight(keeper, "an answer")
+    asked = ask(lab)
     killed = time.monotonic()
     node.kill()
     gone = sight(keeper, "pc1 is gone from the map")
@@ -41,6 +42,15 @@ def test_a_node_is_let_in_and_lost_in_mid_answer(lab: Lab, smollm2_package: Path
     assert broken.count("broke off") == 1 and "pc1" in broken
     begun = answer["screen"].split("copy")[-1].split()[:5]
     assert " ".join(begun) in " ".join(broken.split())  # what had come stays
+
+    assert asked.wait(SECONDS) == 1
+    assert asked.stderr.count("error:") == 1 and "pc1" in asked.stderr
+    agents.wait_until("no chain is left", lambda sight: not sight.chains, SECONDS, [head])
+    refused = lab.hosts[0].run([PROGRAM, "ask", "Hello"], timeout=SECONDS)
+    assert refused.returncode == 1 and "2 stages" in refused.stderr
+    node = agents.join(1)
+    agents.wait_until("the model runs again", lambda sight: len(sight.chains) == 1, SECONDS, [head, node])
+    assert agents.ask("What is the capital of France?", 16)["text"]
 
 
 def sight(keeper: Process, what: str) -> dict[str, Any]:

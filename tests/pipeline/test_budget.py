@@ -64,6 +64,15 @@ def test_a_long_way_round_is_filled_with_more_chunks() -> None:
     assert budget(2, link_ms=200.0).in_flight([flight(80)]) > 3
 
 
+def test_steps_are_bounded_for_those_who_may_come() -> None:
+    slow = ((1, 30.0), (64, 30.0 + 63 * 8))
+    rows = {stages: budget(stages, slow).rows(0, 4000, 0, None, (), 0.0) for stages in (1, 2)}
+    assert 60 <= rows[1] == rows[2] <= 75  # four times the target
+    slower = ((1, 300.0), (64, 300.0 + 63 * 20))
+    assert budget(1, slower).rows(0, 4000, 0, None, (), 0.0) == 135  # or ten steps of one answer
+    assert budget(1, slow, target_tbt_ms=None).rows(0, 4000, 0, None, (), 0.0) == 512
+
+
 # Beside answers
 
 

@@ -27,6 +27,11 @@ def whole(tiny_package: Path) -> Whole:
 
 
 @pytest.fixture(scope="module")
+def real(smollm2_package: Path) -> Whole:
+    return Whole(smollm2_package)
+
+
+@pytest.fixture(scope="module")
 def logits(whole: Whole) -> NDArray[np.float32]:
     return whole.logits(TOKENS)
 
@@ -60,12 +65,11 @@ def test_sequences_side_by_side_get_the_unsplit_models_tokens(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_real_model_gets_the_unsplit_models_tokens(smollm2_package: Path, engine: str) -> None:
+def test_a_real_model_gets_the_unsplit_models_tokens(smollm2_package: Path, real: Whole, engine: str) -> None:
     prompts = {1: [504, 3575, 282, 4649, 314], 2: TOKENS[:50]}
     with chain(smollm2_package, (0, 13.5, 30), engine=engine) as stages:
         got = stages.generate(prompts, count=12, chunk=33)
-    whole = Whole(smollm2_package)
-    assert got == {sequence: whole.generate(prompt, 12) for sequence, prompt in prompts.items()}
+    assert got == {sequence: real.generate(prompt, 12) for sequence, prompt in prompts.items()}
 
 
 @pytest.mark.parametrize("family", ["mistral", "gptoss"])

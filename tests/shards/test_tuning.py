@@ -16,6 +16,7 @@ from shards.tuning import GROUP_SIZE, Tuned
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "_ROUNDS", 1)
+    monkeypatch.setattr(tuning, "_GROUP_SIZES", (0, 64))
 
 
 def in_force(package: Path, cache: Path | None, **settings: Any) -> dict[str, str]:
@@ -78,6 +79,7 @@ def test_a_value_that_the_device_refuses_is_left_out(
 def test_the_faster_wins_only_if_it_is_faster_by_more_than_noise(
     tiny_package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tuning, "_GROUP_SIZES", (0, 32, 64, 128))
     times = {"32": 1.0, "0": 3.0, "64": 0.5, "128": 0.99}
 
     def timed(stages: list[StageRuntime], rows: int, rounds: int) -> list[float]:

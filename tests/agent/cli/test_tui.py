@@ -190,7 +190,7 @@ def test_packages_at_hand(smollm2_package: Path, tmp_path: Path, monkeypatch: py
     assert smollm2_package in HeadStarter(tmp_path / "head.log").packages()
 
 
-def test_a_head_is_started_says_what_it_does_and_ends(smollm2_package: Path, tmp_path: Path) -> None:
+def test_a_head_is_started_says_what_it_does_and_ends(tiny_chat_package: Path, tmp_path: Path) -> None:
     # apart from this user's own head, of which there can be one only
     code = (
         "import os, sys, time\n"
@@ -214,7 +214,7 @@ def test_a_head_is_started_says_what_it_does_and_ends(smollm2_package: Path, tmp
     )
     folders = {name: str(tmp_path / name) for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "LOCALAPPDATA")}
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path), str(smollm2_package)],
+        [sys.executable, "-c", code, str(tmp_path), str(tiny_chat_package)],
         capture_output=True,
         encoding="utf-8",
         timeout=240,

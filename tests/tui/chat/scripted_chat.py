@@ -21,7 +21,7 @@ from tui.client.watch import Connection, FleetChanged
 TIMINGS = Timings(180.0, 24.1, (StagePart("pc-1", 20.0, 1.0), StagePart("pc-2", 12.0, 2.0)), 6.0, 2.0, 0.61)
 UP = Connection("up", "http://127.0.0.1:8114")
 GONE = Connection("gone", "http://127.0.0.1:8114", "connection refused")
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 
 
 class Scripted(HeadClient):

@@ -40,7 +40,7 @@ def conversation(turns: int) -> Conversation:
 async def test_it_begins_at_the_end_and_lays_out_the_rest_later() -> None:
     app = TranscriptApp()
     async with app.run_test(size=(80, 24)) as pilot:
-        app.view.show(conversation(400), None)
+        app.view.show(conversation(150), None)
         await until(pilot, lambda: any("And more words" in app.line(y) for y in range(24)))
         assert app.transcript.is_vertical_scroll_end
         await until(pilot, lambda: app.transcript.is_laid_out)
@@ -49,15 +49,15 @@ async def test_it_begins_at_the_end_and_lays_out_the_rest_later() -> None:
         await pilot.pause()
         assert app.line(1).startswith(" ▌You")
         assert app.line(2) == " question 0"
-        app.view.scroll_to_turn(200)
+        app.view.scroll_to_turn(100)
         await pilot.pause()
-        assert app.line(2) == " question 200"
+        assert app.line(2) == " question 100"
 
 
 async def test_what_is_in_view_stays_while_more_is_laid_out_above() -> None:
     app = TranscriptApp()
     async with app.run_test(size=(80, 24)) as pilot:
-        app.view.show(conversation(400), None)
+        app.view.show(conversation(150), None)
         app.transcript.scroll_relative(y=-5, animate=False)
         await pilot.pause()
         before = [app.line(y) for y in range(20)]

@@ -77,7 +77,7 @@ async def test_many_events_are_bounded() -> None:
     app = _App()
     async with app.run_test(size=(80, 10)) as pilot:
         log = app.query_one(EventLog)
-        for end in range(100, 2001, 50):
+        for end in range(100, 2001, 95):
             log.show_events(_events(end - 100, end))
             await pilot.pause()
         assert "event 1999." in shown(app)

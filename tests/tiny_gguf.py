@@ -35,11 +35,12 @@ def write_tiny_gguf(
     pre: str = "smollm",
     stored: str = "Q8_0",
     seed: int = 0,
+    layers: int = LAYERS,
     rope_factors: float | None = None,
     architecture: str = "llama",
     metadata: dict[str, Any] | None = None,
 ) -> Path:
-    """A llama with two layers. `metadata` adds entries; None as a value leaves one out.
+    """A llama. `metadata` adds entries; None as a value leaves one out.
 
     The weights depend on `seed` alone, up to what `stored` (a type of gguf) rounds.
     """
@@ -49,7 +50,7 @@ def write_tiny_gguf(
     entries: dict[str, Any] = {
         "general.name": "tiny",
         "general.file_type": 7,
-        f"{architecture}.block_count": LAYERS,
+        f"{architecture}.block_count": layers,
         f"{architecture}.context_length": CONTEXT,
         f"{architecture}.embedding_length": HIDDEN,
         f"{architecture}.feed_forward_length": FFN,
@@ -92,7 +93,7 @@ def write_tiny_gguf(
     if rope_factors is not None:
         writer.add_tensor("rope_freqs.weight", np.full(HEAD_SIZE // 2, rope_factors, np.float32))
     kv = KV_HEADS * HEAD_SIZE
-    for layer in range(LAYERS):
+    for layer in range(layers):
         add_norm(f"blk.{layer}.attn_norm.weight")
         add_norm(f"blk.{layer}.ffn_norm.weight")
         for name, rows, columns in (
