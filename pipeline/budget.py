@@ -124,7 +124,7 @@ class PromptBudget:
     def _rows_within(self, step_ms: float, answers: int, context: int) -> int:
         """As many prompt rows as a step has time for, at most what the token budget has."""
         most, row = self._config.token_budget - answers, self._times.prompt_row_ms(context)
-        if not row or step_ms == inf:
+        if row is None:
             return most
         left = max(0.0, step_ms - self._times.answers_ms(max(1, answers)))
         middle = context + min(most, left / row) / 2
@@ -133,7 +133,7 @@ class PromptBudget:
     def _best_chunk(self, answers: int, backlog: int, context: int) -> int:
         """As many rows as bring the first token soonest, if all prompts are cut into steps of this size."""
         stages, most = self._config.stages, self._config.token_budget - answers
-        if stages == 1 or not self._times.prompt_row_ms(context):
+        if stages == 1 or self._times.prompt_row_ms(context) is None:
             return most
         fewest = -(-backlog // most)
         counts = range(fewest, min(backlog, fewest + 4 * stages) + 1)

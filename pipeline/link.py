@@ -17,6 +17,9 @@ from shards.errors import StageError
 _WAITING = 8
 """Frames a socket holds before its sender has to wait."""
 
+_CURVE_BYTES = 33
+"""What encryption adds to a part on the wire, where its size is checked (RFC 26/CURVEZMQ: name, nonce, flags, MAC)."""
+
 
 class KeyPair(BaseModel):
     """A CURVE key pair, Z85 text."""
@@ -78,7 +81,7 @@ class Receiver:
         self.socket.zap_domain = self.doorman.let_in(welcome)
         self.socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without a doorman nobody gets in
         self.socket.rcvhwm = _WAITING
-        self.socket.maxmsgsize = part_bytes
+        self.socket.maxmsgsize = part_bytes + _CURVE_BYTES
         try:
             self.socket.bind(endpoint(interface, "*"))
         except zmq.ZMQError as error:

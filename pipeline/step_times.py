@@ -26,7 +26,7 @@ _MOVED = 0.1
 """By this part a time must have moved before anybody is told."""
 
 _LEAST_MS = 1e-3
-"""No step takes less."""
+"""Nothing takes less."""
 
 _PROMPT_WINDOW = 16
 """Steps with prompt rows that tell what context costs, the latest."""
@@ -34,6 +34,8 @@ _RECENT = 5
 """Those of them that tell what a row costs now."""
 _FEW_ROWS = 8
 """With fewer prompt rows than this a step says more about its noise than about them."""
+_LEAST_SHARE = 0.25
+"""A prompt row adds at least this part of its share of the step; if less, too much is thought of the answers in it."""
 _FAR = 256
 """Tokens of context that two steps must lie apart to tell what context costs."""
 
@@ -117,14 +119,20 @@ class StepTimes:
             if len(self._seen) == _REFRESH:
                 self._look()
         elif shape.prompt >= _FEW_ROWS:
-            added = slowest - self.answers_ms(max(1, shape.answers))
-            self._prompt_rows.add(shape.context, added / shape.prompt)
+            rows = shape.answers + shape.prompt
+            added = (slowest - self.answers_ms(max(1, shape.answers))) / shape.prompt
+            self._prompt_rows.add(shape.context, max(added, _LEAST_SHARE * slowest / rows))
 
     def _look(self) -> None:
         """See what the latest steps of answers have taken."""
         seen, self._seen = self._seen, []
-        if expected := self._table(1.0):
-            self._level = median(ms / _interpolated(expected, rows) for rows, ms, _, _ in seen)
+        if known := self._at_level_one:
+            # What is known of a number of rows as it is: made monotone, it might be lower than all that is seen of it,
+            # and the level would rise without end.
+            between = self._table(1.0)
+            self._level = median(
+                ms / (known[rows] if rows in known else _interpolated(between, rows)) for rows, ms, _, _ in seen
+            )
         for rows, ms, _, _ in seen:
             self._windows[rows].append(ms / self._level)
         for rows in {rows for rows, _, _, _ in seen}:
@@ -163,7 +171,7 @@ class _PromptRows:
         self._added = 0
 
     def at(self, context: float) -> float | None:
-        return None if self._base is None else max(0.0, self._base + self._slope * context)
+        return None if self._base is None else max(_LEAST_MS, self._base + self._slope * context)
 
     def add(self, context: float, ms: float) -> None:
         self._seen.append((context, ms))

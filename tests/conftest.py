@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import signal
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -26,7 +27,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Properties are tried for as long as it takes, on the same examples each time; with --exhaustive on new ones."""
+    """Properties are tried for as long as it takes, on the same examples each time; with --exhaustive on new ones.
+
+    Processes hear Ctrl-C, whoever starts the tests: a shell has those in its background ignore it, and theirs too.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     is_random = bool(config.getoption("exhaustive"))
     settings.register_profile(
         "edge-agent", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=not is_random

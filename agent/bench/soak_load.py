@@ -24,8 +24,8 @@ _SHARED_TOKENS, _OWN_TOKENS, _NEW_TOKENS = (0, 0, 48, 160), (1, 7, 30, 120), (1,
 _EARLIEST_TOKEN = 100
 """Those before may be special."""
 
-PATIENCE_SECONDS = 300.0
-"""An answer that takes longer is taken for one that never comes."""
+PATIENCE_SECONDS = 900.0
+"""An answer that takes longer is taken for one that never comes. On a slow PC batch requests give way for minutes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,11 @@ def end(process: subprocess.Popen[str], number: signal.Signals) -> tuple[int, st
     """Send a signal; the exit code and what it printed to stderr. It and all of its processes end in time."""
     family = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=SECONDS_TO_END)
+    try:
+        _, errors = process.communicate(timeout=SECONDS_TO_END)
+    except subprocess.TimeoutExpired:
+        process.kill()  # else it would be waited for
+        raise
     assert not still_alive(family, 1)
     return process.returncode, errors
 

@@ -89,6 +89,12 @@ def test_a_sender_does_not_talk_to_a_false_receiver(link: Link) -> None:
     assert not sender.is_ready
 
 
+@pytest.mark.parametrize("size", [0, 1, 255, 256, LARGEST - 1, LARGEST])
+def test_parts_as_large_as_allowed_are_received(link: Link, size: int) -> None:
+    link.sender().send([b"x" * size, b"x" * LARGEST])
+    assert link.receiver.receive() == [b"x" * size, b"x" * LARGEST]
+
+
 def test_parts_larger_than_allowed_are_not_received(link: Link) -> None:
     sender = link.sender()
     monitor = sender.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)

@@ -72,6 +72,16 @@ def test_one_seen_long_ago_is_compared_by_how_all_have_changed_since() -> None:
     assert told(times, 4, 8) == [26.0, 60.0]
 
 
+def test_sizes_that_were_not_seen_for_long_are_not_thought_ever_slower() -> None:
+    """The table says that two rows take less than one: made monotone, it is below what steps of one row take."""
+    pick = random.Random(0)
+    times = StepTimes([(1, 2.0), (2, 1.5), (8, 4.0)])
+    for _ in range(200):
+        for rows, ms in ((2, 1.5), (1, 2.0)):
+            see_answers(times, rows, [ms * pick.choice((0.8, 1.0, 1.0, 2.5)) for _ in range(11 if rows == 2 else 21)])
+    assert times.answers_ms(8) < 10.0
+
+
 def test_a_slow_step_now_and_then_does_nothing() -> None:
     times = StepTimes(TABLE)
     see_answers(times, 4, [13.0] * 64)
@@ -146,6 +156,26 @@ def test_a_slow_chunk_does_nothing() -> None:
     for past, ms in zip(range(0, 900, 75), rows, strict=True):
         see(times, StepShape(4, 75, float(past)), 13.0 + 75 * ms)
     assert times.prompt_row_ms(900.0) == pytest.approx(1.0, rel=0.05)
+
+
+def test_a_prompt_row_is_never_thought_to_cost_next_to_nothing() -> None:
+    times = StepTimes(TABLE)
+    for _ in range(8):  # the answers in it take less than they did; who believed the table would add rows without end
+        see(times, StepShape(8, 12, 6.0), 20.0)
+    assert times.prompt_row_ms(0.0) == pytest.approx(0.25 * 20.0 / 20)
+    flat = StepTimes([(1, 10.0), (64, 10.0)])
+    assert 0 < (flat.prompt_row_ms(0.0) or 0.0) < 0.01
+
+
+def test_what_is_seen_of_fewer_rows_that_take_longer_does_not_make_the_level_rise_without_end() -> None:
+    times = StepTimes(TABLE)
+    versions = []
+    for _ in range(60):
+        see_answers(times, 6, [50.0] * 20)
+        see_answers(times, 8, [40.0] * 12)
+        versions.append(times.version)
+    assert versions[-1] == versions[9]
+    assert max(ms for _, ms in times.table) < 120.0
 
 
 def test_steps_with_few_prompt_rows_say_nothing_of_either() -> None:
