@@ -89,6 +89,15 @@ class Client:
             raise self._unreachable(error) from error
         raise ServerError("the answer broke off before its end", where=self._url, hint="Is the server still running?")
 
+    def stream_bytes(self, path: str, body: dict[str, Any]) -> Iterator[bytes]:
+        """What a path answers to a JSON body, as it comes; errors as `stream_chat`."""
+        try:
+            with self._http.stream("POST", path, content=json.dumps(body), headers=_JSON) as response:
+                self._raise_for_error(response)
+                yield from response.iter_raw()
+        except (httpx.HTTPError, ValueError) as error:
+            raise self._unreachable(error) from error
+
     def __enter__(self) -> Self:
         return self
 

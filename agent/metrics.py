@@ -68,6 +68,8 @@ class Metrics:
 _COUNTERS = {
     "steps": ("steps", "Steps sent"),
     "rows": ("rows", "Rows of all steps"),
+    "guesses_sent": ("sent_guesses", "Rows of guessed tokens in steps"),
+    "guesses_right": ("right_guesses", "Those of them that came true"),
     "preemptions": ("preemptions", "Sequences put back for want of room, or to let interactive requests go first"),
     "prompt_tokens": ("prompt_tokens", "Prompt tokens of requests that have begun"),
     "prefix_cache_saved_tokens": ("cached_tokens", "Those of them that came from the prefix cache"),
@@ -143,6 +145,16 @@ class _HeadCollector(Collector):
             yield GaugeMetricFamily(
                 "edge_agent_prefix_cache_saved_ratio", "Saved by prompt tokens, since the start", saved
             )
+        if counts["guesses_sent"]:
+            right = counts["guesses_right"] / counts["guesses_sent"]
+            yield GaugeMetricFamily("edge_agent_guesses_right_ratio", "Right by sent guesses, since the start", right)
+        drafters = GaugeMetricFamily(
+            "edge_agent_drafter_up", "Whether what guesses for a chain does so", labels=["chain", "drafter"]
+        )
+        for chain, snapshot in enumerate(snapshots):
+            if snapshot.drafter is not None:
+                drafters.add_metric([str(chain), snapshot.drafter.name], snapshot.drafter.off is None)
+        yield drafters
         times = GaugeMetricFamily(
             "edge_agent_step_seconds", "Median of a step's time by chain and part", labels=["chain", "part"]
         )

@@ -70,8 +70,9 @@ class Serving:
                 api_port = None if server.is_loopback(host) else int(bound.getsockname()[1])
                 self.model = self.fleet = self._open_fleet(package, options, fleet, api_port, stack, progress)
             fleet_key = own_key()[0] if self.fleet else None
-            app = create_app(self.model, key=key, fleet=self.fleet, fleet_key=fleet_key)
-            self._server = server.Server(app, bound, app.state.service.close)
+            capture_key = own_key()[0] if options.capture else None
+            app = create_app(self.model, key=key, fleet=self.fleet, fleet_key=fleet_key, capture_key=capture_key)
+            self._server = server.Server(app, bound, app.state.end_answers)
             stack.callback(self._server.close)
             self._end = stack.pop_all()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,11 +100,17 @@ def compare(original: Path, changed: Path, tokens: NDArray[np.int64], progress: 
 
 def tokenise(tokenizer: Path, text: str = TEXT) -> NDArray[np.int64]:
     """Token ids of a text by a tokenizer graph, shape [tokens]."""
+    return next(tokenise_all(tokenizer, [text]))
+
+
+def tokenise_all(tokenizer: Path, texts: Iterable[str]) -> Iterator[NDArray[np.int64]]:
+    """Token ids of each text by a tokenizer graph, shape [tokens]."""
     import openvino as ov
     import openvino_tokenizers  # noqa: F401  (registers the operations)
 
     compiled = ov.Core().compile_model(tokenizer, "CPU")
-    return np.array(compiled([text])["input_ids"][0], np.int64)
+    for text in texts:
+        yield np.array(compiled([text])["input_ids"][0], np.int64)
 
 
 def _logits(

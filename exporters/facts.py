@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 from pydantic import ValidationError
 
-from exporters.sources.gguf_file import read_gguf
+from exporters.sources.gguf_file import GgufFile, read_gguf
 from shards.errors import ExportError
 from shards.manifest import ModelFacts
 
@@ -60,18 +60,63 @@ def read(
     import openvino as ov
 
     sizes = _sizes(ov.Core().read_model(graph))
-    try:
-        said = _merge(
+
+    def say() -> _Said:
+        return _merge(
             _from_folder(folder) if folder else _Said(),
             _from_gguf(metadata or (_metadata_beside(folder) if folder else {})),
             _from_tokenizer(tokenizer) if tokenizer else _Said(),
         )
+
+    return _facts(name, sizes, say, str(folder or name), str(folder or graph))
+
+
+def of_gguf(file: GgufFile, name: str) -> ModelFacts:
+    """The facts of a model without a graph, from its GGUF alone.
+
+    Raises:
+        ExportError: the file is damaged, or does not say how long a context may be.
+    """
+
+    def number(key: str) -> int | None:
+        value = file.metadata.get(f"{file.architecture}.{key}")
+        return max(value, default=None) if isinstance(value, list) else value
+
+    where = str(file.path)
+    embedding = file.tensor("token_embd.weight")
+    try:
+        width, heads = number("embedding_length") or 0, number("attention.head_count") or 1
+        sizes = {
+            "layers": number("block_count"),
+            "hidden_size": width,
+            "kv_heads": number("attention.head_count_kv") or heads,
+            "head_size": max(number("attention.key_length") or width // heads, number("attention.value_length") or 0),
+            "vocabulary": embedding.shape[-1] if embedding else 0,
+            "weights": file.tensor_types,
+        }
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise _senseless(f"{type(error).__name__}: {error}", where) from error
+    return _facts(name, sizes, lambda: _from_gguf(file.metadata), where, where)
+
+
+def _facts(name: str, sizes: Mapping[str, Any], say: Callable[[], _Said], where: str, sought: str) -> ModelFacts:
+    """What the sizes of a model and its files together say.
+
+    Args:
+        name: What to call the model.
+        sizes: What is known for sure.
+        say: Reads what its files say.
+        where: What those are, for errors.
+        sought: Where a length of context should be.
+    """
+    try:
+        said = say()
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # anything may be in a file
-        raise _senseless(f"{type(error).__name__}: {error}", folder, name) from error
+        raise _senseless(f"{type(error).__name__}: {error}", where) from error
     if not said.context_length:
         raise ExportError(
             "no file says how long a context the model can take",
-            where=str(folder or graph),
+            where=sought,
             hint="Put its config.json (with max_position_embeddings) beside the graph.",
         )
     try:
@@ -88,13 +133,13 @@ def read(
         )
     except ValidationError as error:
         first = error.errors()[0]
-        raise _senseless(f"{first['loc'][0]}: {first['msg']}", folder, name) from None
+        raise _senseless(f"{first['loc'][0]}: {first['msg']}", where) from None
 
 
-def _senseless(why: str, folder: Path | None, name: str) -> ExportError:
+def _senseless(why: str, where: str) -> ExportError:
     return ExportError(
         f"what its files say of the model makes no sense: {why}",
-        where=str(folder or name),
+        where=where,
         hint="Fetch the model again.",
     )
 

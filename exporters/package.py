@@ -22,11 +22,16 @@ _TOOLS = ("edge-agent", "openvino", "openvino-tokenizers", "openvino-genai")
 
 def files_of(source: PreparedSource) -> dict[str, Path]:
     """Where each file of the package comes from, by its path in the package."""
-    return {
+    llama = source.llamacpp
+    backends: dict[str, Path | None] = {
         manifests.GRAPH: source.graph,
         manifests.WEIGHTS: source.weights,
-        **tokenizer_files(source.tokenizer, source.detokenizer),
+        manifests.DRAFT_VOCABULARY: source.draft_vocabulary,
+        manifests.LLAMACPP_METADATA: llama.metadata if llama else None,
+        manifests.LLAMACPP_TENSORS: llama.tensors if llama else None,
     }
+    there = {path: file for path, file in backends.items() if file is not None}
+    return there | tokenizer_files(source.tokenizer, source.detokenizer)
 
 
 def tokenizer_files(tokenizer: Path | None, detokenizer: Path | None) -> dict[str, Path]:
@@ -57,6 +62,7 @@ def write_package(
     spans: WeightSpans,
     *,
     source: Mapping[str, Any],
+    llamacpp: WeightSpans | None = None,
     stage: StageOf | None = None,
     scratch: Path,
     progress: Progress,
@@ -67,8 +73,9 @@ def write_package(
         folder: Made if it is not there.
         files: Where each file comes from, by its path in the package.
         facts: What the model is.
-        spans: Which bytes of the weights each layer needs.
+        spans: Which bytes of the graph's weights each layer needs; nothing for each, where there is no graph.
         source: Where the model came from, for people.
+        llamacpp: Which bytes of the llama.cpp backend's tensors each layer needs; None: there is none.
         stage: Set for a stage folder.
         scratch: Files below this folder are taken, on the same file system; others are copied.
         progress: Told in bytes.
@@ -91,6 +98,7 @@ def write_package(
     manifest = Manifest(
         facts=facts,
         spans=spans,
+        llamacpp=llamacpp,
         files=entries,
         stage=stage,
         source=dict(source),

@@ -97,12 +97,27 @@ def sample_tokens(package: Path, facts: ModelFacts) -> list[NDArray[np.int64]]:
     return [ids[:_MOST_ROWS] for ids in sequences]
 
 
+@dataclass(frozen=True, slots=True)
+class Untrimmed:
+    """The model that a package with a trimmed head was made from."""
+
+    graph: Path
+    weights: Path
+    kept: NDArray[np.int32]
+    """The columns of its logits that the package has."""
+
+
 def compare(
-    package: Path, chain: Sequence[StageConfig], sequences: Sequence[NDArray[np.int64]], progress: Progress
+    package: Path,
+    chain: Sequence[StageConfig],
+    sequences: Sequence[NDArray[np.int64]],
+    progress: Progress,
+    untrimmed: Untrimmed | None = None,
 ) -> Verification:
     """Run `sequences` through the whole graph of `package`, then through the stages of `chain`, and compare all logits.
 
-    The whole model is released before the stages are loaded, and these are loaded one after the other.
+    The whole model is released before the stages are loaded, and these are loaded one after the other. Where the head
+    is trimmed, the whole model is the one with all of it.
 
     Raises:
         ExportError: a logit differs by more than the tolerance; the message names both numbers.
@@ -110,7 +125,11 @@ def compare(
     """
     what, total = "verifying", len(chain) + 1
     progress(what, 0, total)
-    whole = _whole(package, sequences)
+    if untrimmed is None:
+        whole = _whole(package / manifests.GRAPH, package / manifests.WEIGHTS, sequences)
+    else:
+        whole = _whole(untrimmed.graph, untrimmed.weights, sequences)
+        whole = [logits[:, untrimmed.kept] for logits in whole]
     progress(what, 1, total)
     staged: Sequence[NDArray[Any]] = sequences
     for done, config in enumerate(chain, 2):
@@ -139,14 +158,14 @@ def stage_config(package: Path, first: int, end: int) -> StageConfig:
     return StageConfig(package=package, first_layer=first, end_layer=end, mode="exact", kv_tokens=1024)
 
 
-def _whole(package: Path, sequences: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float32]]:
+def _whole(graph: Path, weights: Path, sequences: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float32]]:
     """Logits [tokens, vocabulary] of each sequence by the unsplit graph."""
     import openvino as ov
 
     from shards.device import compile_stage, properties
 
     core = ov.Core()
-    model = core.read_model(package / manifests.GRAPH, package / manifests.WEIGHTS)
+    model = core.read_model(graph, weights)
     ports = {name for port in model.inputs for name in port.names}
     request = compile_stage(core, model, "CPU", properties("CPU", "exact")).create_infer_request()
     logits = []
@@ -169,12 +188,13 @@ def _through(config: StageConfig, values: Sequence[NDArray[Any]]) -> list[NDArra
 
     stage = load_stage(config)
     try:
-        return _stepped(stage, values)
+        return stepped(stage, values)
     finally:
         stage.close()
 
 
-def _stepped(stage: StageRuntime, values: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:
+def stepped(stage: StageRuntime, values: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:
+    """What a stage makes of sequences that are fed together and in chunks: each sequence's rows."""
     parts: list[list[NDArray[np.float32]]] = [[] for _ in values]
     for past in range(0, max(map(len, values)), _CHUNK):
         active = [(number, value[past : past + _CHUNK]) for number, value in enumerate(values) if len(value) > past]

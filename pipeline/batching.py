@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from itertools import islice
+from typing import NamedTuple
 
 from pipeline.budget import PromptBudget
 from pipeline.flight import Flight
@@ -11,10 +12,17 @@ from pipeline.pacing import Pace, Pacing
 from pipeline.room import Room
 from pipeline.scheduler_config import SchedulerConfig
 from pipeline.sequence import Sequence
+from pipeline.speculation.speculation import Speculation
 from pipeline.step_times import StepShape
 
-Rows = tuple[Sequence, int]
-"""Of a sequence, so many rows of those not sent yet."""
+
+class Rows(NamedTuple):
+    """Of a sequence, so many rows of those not sent yet."""
+
+    sequence: Sequence
+    rows: int
+    is_unknown: bool = False
+    """Whether it is the row of a token that is being sampled."""
 
 
 class Batching:
@@ -24,10 +32,21 @@ class Batching:
     remaining prompt first. One step more than there are groups is in flight where the chain can fill tokens in
     (`runs_ahead`): it waits at the first stage, which need not wait for the head then. While prompts are at work
     it is not sent, for it would be in the way of a prompt that comes, and their long steps leave the head time enough.
+
+    Where answers are guessed at, rows of guesses go along with the row of the last token, and where the chain would be
+    idle, others go behind them (see `Speculation`).
     """
 
-    def __init__(self, config: SchedulerConfig, room: Room, pacing: Pacing, budget: PromptBudget) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        room: Room,
+        pacing: Pacing,
+        budget: PromptBudget,
+        speculation: Speculation | None = None,
+    ) -> None:
         self._config, self._room, self._pacing, self._budget = config, room, pacing, budget
+        self._speculation = speculation
         self._was_answers = False
 
     @property
@@ -46,15 +65,17 @@ class Batching:
         room, pace = self._room, self.pace
         is_ahead = self._config.runs_ahead and not room.prefilling
         full = self._budget.in_flight(flights) if room.prefilling else self._config.stages
-        full = max(full, pace.in_flight if pace else 0)
-        if len(flights) >= full + is_ahead:
+        full = max(full, pace.in_flight if pace else 0) + is_ahead
+        if self._speculates_ahead:
+            full = max(full, self._pacing.filling)
+        if len(flights) >= full:
             return None
         room.make_way(now)
         answers: list[Rows] = []
         prompts: list[Rows] = []
         if self._config.mixed:
             answers = self._answers(flights, is_ahead, now)
-            prompts = self._prompts(flights, len(answers), now)
+            prompts = self._prompts(flights, sum(part.rows for part in answers), now)
         elif self._was_answers:  # in turns
             prompts = self._prompts(flights, 0, now)
             answers = [] if prompts else self._answers(flights, is_ahead, now)
@@ -62,36 +83,89 @@ class Batching:
             answers = self._answers(flights, is_ahead, now)
             prompts = [] if answers else self._prompts(flights, 0, now)
         self._was_answers = bool(answers)
-        for sequence, count in prompts:
+        for sequence, count, _ in prompts:
             room.charge(sequence, count)
         if room.waiting:  # else they are at nobody's cost
-            for sequence, count in answers:
+            for sequence, count, _ in answers:
                 room.charge(sequence, count)
-        return answers + prompts, _shape(len(answers), prompts)
+        return answers + prompts, _shape(sum(part.rows for part in answers), prompts)
 
     def _answers(self, flights: Collection[Flight], is_ahead: bool, now: float) -> list[Rows]:
         """One row of each of the sequences that have been ready longest; then of the oldest group in flight, ahead."""
-        pace, ready = self.pace, self._room.ready
+        pace = self.pace
         groups = sum(flight.has_answers for flight in flights)
-        if pace is None or groups >= pace.in_flight + is_ahead:
+        if pace is None:
             return []
         limit = min(pace.rows, self._config.token_budget)
         batch: list[Rows] = []
-        while ready and not batch:  # they may all have to stop themselves
-            # In order, so that who has to stop for one of them has no row in this step yet.
-            for sequence in sorted(islice(ready, limit), key=lambda sequence: sequence.precedence):
-                if sequence in ready and self._room.make_room(sequence, now):
-                    del ready[sequence]
-                    batch.append((sequence, 1))
-        if is_ahead and (not batch or groups >= pace.in_flight):
-            batch += self._ahead(flights, limit - len(batch))
+        if groups < pace.in_flight + is_ahead:
+            batch = self._ready(pace, limit, now)
+            if self._speculation is not None and batch:
+                batch = self._guessed(self._speculation, batch, pace)
+            if is_ahead and (not batch or groups >= pace.in_flight):
+                batch += self._ahead(flights, pace, limit - len(batch))
+        if not batch and self._speculates_ahead and groups < self._pacing.filling:
+            batch = self._guessed_ahead(flights, limit)
         return batch
 
-    def _ahead(self, flights: Collection[Flight], limit: int) -> list[Rows]:
-        """Rows of tokens that are being sampled.
+    def _ready(self, pace: Pace, limit: int, now: float) -> list[Rows]:
+        ready, room = self._room.ready, self._room
+        batch: list[Rows] = []
+        waits: set[Sequence] = set()
+        while len(waits) < len(ready) and not batch:  # they may all have to stop themselves
+            candidates = islice((sequence for sequence in ready if sequence not in waits), limit)
+            # In order, so that who has to stop for one of them has no row in this step yet.
+            for sequence in sorted(candidates, key=lambda sequence: sequence.precedence):
+                if sequence not in ready:
+                    continue
+                if self._speculation is not None and not self._speculation.prepare(sequence, pace):
+                    waits.add(sequence)
+                elif room.make_room(sequence, now):
+                    del ready[sequence]
+                    batch.append(Rows(sequence, 1))
+        return batch
+
+    def _guessed(self, speculation: Speculation, batch: list[Rows], pace: Pace) -> list[Rows]:
+        """The batch with rows of guesses, as far as there is room for them; nobody has to stop for one."""
+        group = [sequence for sequence, _, _ in batch]
+        widths = speculation.widths(group, pace, self._config.token_budget - len(batch))
+        return [
+            Rows(sequence, 1 + self._fitting(sequence, width)) for sequence, width in zip(group, widths, strict=True)
+        ]
+
+    def _guessed_ahead(self, flights: Collection[Flight], limit: int) -> list[Rows]:
+        """Rows of guesses behind others that are still being verified."""
+        assert self._speculation is not None
+        batch: list[Rows] = []
+        room = self._config.token_budget
+        for sequence in {sent.sequence: None for flight in flights for sent in flight.parts if sent.is_sampled}:
+            if len(batch) == limit or sequence not in self._room.running or sequence.unsent > 0:
+                continue
+            self._speculation.extend(sequence)
+            width = self._fitting(sequence, self._speculation.width_ahead(sequence, room))
+            if width:
+                batch.append(Rows(sequence, width))
+                room -= width
+        return batch
+
+    def _fitting(self, sequence: Sequence, rows: int) -> int:
+        """So many rows of guesses, or as many as the context and the KV cache have room for."""
+        end = max(sequence.sent, len(sequence.tokens))
+        rows = min(rows, self._config.context_length - end)
+        while rows > 0 and not self._room.cache.grow(sequence.id, end + rows):
+            rows -= 1
+        return max(rows, 0)
+
+    @property
+    def _speculates_ahead(self) -> bool:
+        return self._speculation is not None and self._speculation.config.asynchronous and not self._room.prefilling
+
+    def _ahead(self, flights: Collection[Flight], pace: Pace, limit: int) -> list[Rows]:
+        """Rows of tokens that are being sampled, unless guesses are to follow these.
 
         If such a token ends the answer, its row was run for nothing. Nobody has to stop for one.
         """
+        speculation = self._speculation
         batch: list[Rows] = []
         for flight in flights:
             for sequence in (sent.sequence for sent in flight.parts if sent.is_sampled):
@@ -99,8 +173,10 @@ class Batching:
                 if len(batch) == limit:
                     return batch
                 wanted = sequence in self._room.running and sequence.can_run_ahead
+                if wanted and speculation is not None:
+                    wanted = speculation.prepare(sequence, pace) and not speculation.holds(sequence, pace)
                 if wanted and length < self._config.context_length and self._room.cache.grow(sequence.id, length):
-                    batch.append((sequence, 1))
+                    batch.append(Rows(sequence, 1, is_unknown=True))
             if batch:
                 return batch
         return batch
@@ -122,7 +198,7 @@ class Batching:
                 sequence = line.pop(0)
             count = min(budget, sequence.unsent)
             budget -= count
-            batch.append((sequence, count))
+            batch.append(Rows(sequence, count))
             if count == sequence.unsent:
                 del room.prefilling[sequence]
         return batch
@@ -131,5 +207,6 @@ class Batching:
 def _shape(answers: int, prompts: list[Rows]) -> StepShape:
     if not prompts:
         return StepShape(answers, 0, 0.0)
-    rows = sum(count for _, count in prompts)
-    return StepShape(answers, rows, sum(count * (sequence.sent + count / 2) for sequence, count in prompts) / rows)
+    rows = sum(prompt.rows for prompt in prompts)
+    context = sum(count * (sequence.sent + count / 2) for sequence, count, _ in prompts) / rows
+    return StepShape(answers, rows, context)

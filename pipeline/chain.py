@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 import zmq
 
 from pipeline import stages
-from pipeline.control import Bound, Connect, Echo, Echoing, FromStage, Progress, Ready, Start, Warned
+from pipeline.control import Bound, Cancel, Connect, Echo, Echoing, FromStage, Progress, Ready, Record, Start, Warned
 from pipeline.link import KeyPair, Peer, Receiver, Sender
 from pipeline.payload import PayloadKind
 from pipeline.stage_child import StageChild
@@ -113,7 +113,8 @@ class Chain:
                 task = Start(config=config, cache=cache)
                 children.append(start_stage(i, name, task, lambda child, heard: events.put((child, heard))))
             chain.facts, chain.hidden = chain._load(progress), hidden
-            peer = chain._connect(epoch, max_rows, max_sequences, hidden, interface, head_host)
+            captures = configs[-1].capture
+            peer = chain._connect(epoch, max_rows, max_sequences, hidden, captures, interface, head_host)
             chain.sender = Sender(chain._context, chain._keys, locate(peer))
             chain._ends.append(chain.sender)
         except BaseException:  # Ctrl-C too: no process is left behind
@@ -139,6 +140,11 @@ class Chain:
         return max(facts.block for facts in self.facts)
 
     @property
+    def sequences(self) -> int | None:
+        """Sequences that the chain can hold at once; None: as many as there is room for."""
+        return min((facts.sequences for facts in self.facts if facts.sequences is not None), default=None)
+
+    @property
     def stages(self) -> tuple[Stage, ...]:
         """The stages, in order."""
         return tuple(self._children)
@@ -151,6 +157,24 @@ class Chain:
                 self._listeners.append(listener)
         if failure is not None:
             listener(failure)
+
+    def cancel(self, branches: Mapping[int, int]) -> None:
+        """Tell the stages that rows of guesses need not be computed any more; the tail knows it before the head does.
+
+        Args:
+            branches: Of each sequence the branch that is void, with those before it.
+        """
+        for stage in self._children[:-1]:
+            stage.tell(Cancel(branches=dict(branches)))
+
+    @property
+    def captures(self) -> bool:
+        """Whether the tail was loaded so that `record` works."""
+        return self.limits.captures
+
+    def record(self, on: bool) -> None:
+        """Have the tail send hidden states with the tokens, or no more; from any thread."""
+        self._children[-1].tell(Record(on=on))
 
     def close(self) -> None:
         """End the stages. A head on this chain is closed before. Another call waits for the first, and does nothing."""
@@ -175,7 +199,14 @@ class Chain:
         return tuple(facts[child] for child in self._children)
 
     def _connect(
-        self, epoch: int, max_rows: int, max_sequences: int, hidden: PayloadKind, interface: str, head_host: str
+        self,
+        epoch: int,
+        max_rows: int,
+        max_sequences: int,
+        hidden: PayloadKind,
+        captures: bool,
+        interface: str,
+        head_host: str,
     ) -> Peer:
         """From the head's own socket backwards, so that each end is there before anyone connects to it.
 
@@ -190,6 +221,7 @@ class Chain:
             max_rows=max_rows,
             max_sequences=max_sequences,
             max_operations=_MAX_OPERATIONS,
+            captures=captures,
         )
         head = self._keys
         keys = [KeyPair.new() for _ in self._children]

@@ -1,7 +1,7 @@
 """What an agent and its stage process say to each other: JSON lines over the process's own pipes.
 
 The order: start; progress...; ready or failed; connect; bound; to the tail of several stages echo, and its echoing;
-warnings...; stop. Or: measure; progress...; measured or
+warnings..., cancels... and records...; stop. Or: measure; progress...; measured or
 failed. End of input means the agent is gone.
 """
 
@@ -59,6 +59,20 @@ class Echo(_Message):
 
     kind: Literal["echo"] = "echo"
     first: Peer
+
+
+class Cancel(_Message):
+    """Rows of guesses need not be computed any more: of each sequence those of a branch, and of the branches before."""
+
+    kind: Literal["cancel"] = "cancel"
+    branches: dict[int, int]
+
+
+class Record(_Message):
+    """To a tail that was loaded to capture: send hidden states with the tokens from now on, or no more."""
+
+    kind: Literal["record"] = "record"
+    on: bool
 
 
 class Stop(_Message):
@@ -131,7 +145,7 @@ class Failed(_Message):
         return StageError(self.what, where=f"{stage}: {self.where}" if self.where else stage, hint=self.hint)
 
 
-ToStage = Start | Measure | Connect | Echo | Stop
+ToStage = Start | Measure | Connect | Echo | Cancel | Record | Stop
 FromStage = Progress | Ready | Measured | Bound | Echoing | Warned | Failed
 
 _TO_STAGE: TypeAdapter[ToStage] = TypeAdapter(Annotated[ToStage, Field(discriminator="kind")])

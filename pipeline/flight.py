@@ -18,6 +18,8 @@ class Sent:
     end: int
     """Tokens of it that are cached when the step is done."""
     is_sampled: bool
+    branch: int = -1
+    """Of rows that are guesses; -1 if they are none."""
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from time import monotonic, perf_counter
@@ -15,10 +15,12 @@ import zmq
 
 from pipeline import sampling_checks, wire
 from pipeline.averages import StepLog
+from pipeline.bell import Bell
 from pipeline.link import Receiver, Sender
 from pipeline.messages import Failed, Finished, Request, RequestEvent, StepResult, Usage
 from pipeline.scheduler import Scheduler
 from pipeline.snapshots import HeadSnapshot, StepSnapshot
+from pipeline.speculation.drafter import Drafter
 from pipeline.wire import Frame, Limits
 from shards.errors import EdgeAgentError, RequestError, StageError, WireError
 
@@ -56,6 +58,10 @@ class Chain(Protocol):
         """Call `listener` when a stage has ended unasked."""
         ...
 
+    def cancel(self, branches: Mapping[int, int]) -> None:
+        """Tell the stages which rows of guesses are void: of each sequence the last such branch."""
+        ...
+
 
 class Head:
     """Drives a chain with a scheduler, on a thread of its own.
@@ -64,11 +70,19 @@ class Head:
     Finished or Failed event.
     """
 
-    def __init__(self, chain: Chain, scheduler: Scheduler, *, stall_seconds: float = STALL_SECONDS) -> None:
+    def __init__(
+        self,
+        chain: Chain,
+        scheduler: Scheduler,
+        drafter: Drafter | None = None,
+        *,
+        stall_seconds: float = STALL_SECONDS,
+    ) -> None:
         self._chain, self._scheduler, self._stall_seconds = chain, scheduler, stall_seconds
+        self._drafter = drafter
         self._listeners: dict[str, Listener] = {}
         self._commands: deque[Callable[[], Iterable[RequestEvent]]] = deque()
-        self._bell = _Bell()
+        self._bell = Bell()
         self._in_flight: deque[_Sent] = deque()
         self._log = StepLog(chain.limits.epoch)
         self._received_bytes = self._dropped = 0
@@ -79,6 +93,8 @@ class Head:
         self._closing = self._ended = False
         self._lock = threading.Lock()
         """Held to take a command, so that none comes in after the last was done."""
+        if drafter is not None:
+            drafter.on_ready = self._look_again
         self._thread = threading.Thread(target=self._run, name="head", daemon=True)
         self._thread.start()
         chain.on_failure(self._hear_of)
@@ -133,9 +149,11 @@ class Head:
         return asked.result(_SNAPSHOT_SECONDS)
 
     def close(self) -> None:
-        """Cancel what is running and end the thread."""
+        """Cancel what is running, end the thread, close the drafter."""
         self._command(self._close)
         self._thread.join(_CLOSE_SECONDS)
+        if self._drafter is not None:
+            self._drafter.close()
 
     def _command(self, command: Callable[[], Iterable[RequestEvent]]) -> bool:
         """Have something done on the head's thread; False if that has ended."""
@@ -145,6 +163,10 @@ class Head:
             self._commands.append(command)
             self._bell.ring()
             return True
+
+    def _look_again(self) -> None:
+        """There may be something to send: guesses are there."""
+        self._command(tuple)
 
     def _hear_of(self, failure: StageError) -> None:
         self._command(lambda: self._fail(failure))
@@ -217,6 +239,8 @@ class Head:
                 self._log.add_step(now, now - sent.time, result.timings)
             events += self._scheduler.complete(result, monotonic())
             self._send_steps()
+            if cancelled := self._scheduler.take_cancelled():
+                self._chain.cancel(cancelled)
         return count
 
     def _drop(self, why: str) -> None:
@@ -232,7 +256,7 @@ class Head:
                 return
             if (step := self._scheduler.next_step(monotonic())) is None:
                 return
-            frame = Frame(step.number, step.operations, step.rows, step.tokens, echo=step.echo)
+            frame = Frame(step.number, step.operations, step.rows, step.tokens, echo=step.echo, verifies=step.verifies)
             sender.send(wire.encode(frame, self._chain.limits.epoch, "tokens"))
             self._in_flight.append(_Sent(step.number, len(step.tokens), len(step.rows), perf_counter()))
 
@@ -291,6 +315,7 @@ class Head:
             self._received_bytes,
             self._dropped,
             None if self._failure is None else str(self._failure),
+            None if self._drafter is None else self._drafter.facts,
         )
 
 
@@ -312,28 +337,3 @@ class _Sent:
     rows: int
     sequences: int
     time: float
-
-
-class _Bell:
-    """Wakes the head's thread out of its poll. `ring` under a lock, from any thread; the rest on the head's."""
-
-    def __init__(self) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=0)
-        self.listener = self._context.socket(zmq.PAIR)
-        self.listener.bind("inproc://bell")
-        self._striker = self._context.socket(zmq.PAIR)
-        self._striker.connect("inproc://bell")
-        self._rung = False
-
-    def ring(self) -> None:
-        if not self._rung:
-            self._rung = True
-            self._striker.send(b"")
-
-    def hush(self) -> None:
-        """Before the work that was rung for is looked at: what comes after that rings again."""
-        self.listener.recv()
-        self._rung = False
-
-    def close(self) -> None:
-        self._context.destroy(linger=0)

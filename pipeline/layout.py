@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pipeline.measuring import cost_profile
 from pipeline.scheduler_config import SchedulerConfig
+from pipeline.speculation.draft_choice import NONE
+from pipeline.speculation.drafter import MAX_GUESSES
 from shards.balance import Costs, balance
 from shards.edges import Edge, layers_between
 from shards.errors import ConfigurationError
@@ -23,6 +25,9 @@ from shards.runtime import EngineName, KvPrecision, Mode, StageConfig
 
 _LEAST_MEASURED = 4
 """Layers of a model that can be measured in parts."""
+
+_MEASURED: tuple[EngineName, ...] = ("openvino-paged", "openvino-stateful")
+"""What is measured in parts; for llama.cpp, layers are dealt by their bytes."""
 
 
 class RunOptions(BaseModel):
@@ -54,6 +59,14 @@ class RunOptions(BaseModel):
     token_budget: int = Field(SchedulerConfig.token_budget, gt=0, description="most rows of a step")
     max_sequences: int = Field(SchedulerConfig.max_sequences, gt=0, description="most sequences at once")
     prefix_cache: bool = SchedulerConfig.prefix_cache
+    draft: str = Field(
+        NONE, description="what guesses how answers go on: none, ngram, auto (ngram), or the package of a draft model"
+    )
+    draft_tokens: int | None = Field(
+        None, ge=1, le=MAX_GUESSES, description="guesses checked in a step, of each answer; None: as many as pay"
+    )
+    asynchronous: bool = Field(True, description="whether guesses are sent behind others that are not confirmed yet")
+    capture: bool = Field(False, description="whether the tail can send hidden states to who records them")
     tune: bool = Field(True, description="in fast mode, measure what is fastest on this machine at load")
     cache: Path | None = Field(None, description="folder for what is measured; None: it is measured again at each load")
 
@@ -79,6 +92,7 @@ def lay_out(package: Path, manifest: Manifest, options: RunOptions, cache: Path,
     Raises:
         ConfigurationError: split or cores do not suit the model or one another; more stages than layers.
         StageError: the measurement failed.
+        PackageError: the package has nothing for the engine.
     """
     count = len(options.split) if options.split else options.stages
     depth = manifest.facts.layers
@@ -98,15 +112,18 @@ def lay_out(package: Path, manifest: Manifest, options: RunOptions, cache: Path,
         tune=options.tune,
     )
     profile: CostProfile | None = None
-    if options.mode == "fast" and options.tune and 1 < count <= depth and depth >= _LEAST_MEASURED:
+    is_measured = options.mode == "fast" and options.tune and options.engine in _MEASURED
+    if is_measured and 1 < count <= depth and depth >= _LEAST_MEASURED:
         profile = cost_profile(like, manifest, cache, progress)
-    costs = profile.costs(depth, count) if profile else (Costs.of_bytes(manifest.spans),)
+    costs = profile.costs(depth, count) if profile else (Costs.of_bytes(manifest.spans_for(options.engine)),)
     edges = _given_edges(options.split, depth) if options.split else balance(costs, options.stages)
     cores = options.cores or (None,) * count
     stages = tuple(
         like.model_copy(update={**layers_between(begin, end), "cores": own})
         for (begin, end), own in zip(pairwise(edges), cores, strict=True)
     )
+    if options.capture:
+        stages = (*stages[:-1], stages[-1].model_copy(update={"capture": True}))
     return Layout(stages, profile.step_times(edges) if profile else None)
 
 

@@ -32,6 +32,7 @@ __all__ = [
     "Token",
     "TokenEvent",
     "Usage",
+    "Verify",
 ]  # fmt: skip
 
 
@@ -100,6 +101,21 @@ NOT_YET = -1
 
 
 @dataclass(frozen=True, slots=True)
+class Verify:
+    """Tells that rows of a sequence are guesses: the tail samples them in order, as long as they are right.
+
+    They are right when the first one's token is what the tail sampled last for the sequence, and each further one's
+    is what it sampled from the row before.
+    """
+
+    sequence: int
+    branch: int
+    """Which continuation of the text they belong to: once a guess was wrong, all rows of its branch are void."""
+    tokens: tuple[int, ...]
+    """Of the sampled rows."""
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One ragged batch travelling down a chain once.
 
@@ -114,6 +130,8 @@ class Step:
     tokens: NDArray[np.int32]
     echo: bool = False
     """Whether the tail tells its tokens to the first stage as well, so that NOT_YET may follow."""
+    verifies: tuple[Verify, ...] = ()
+    """Of the sequences whose rows are guesses; the tokens of all others are known to be right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +144,8 @@ class Token:
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
     """The likeliest (token id, log probability), most likely first."""
+    hidden: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
+    """While recorded: the hidden state [hidden size] before the final norm that it was sampled from."""
 
 
 @dataclass(frozen=True, slots=True)

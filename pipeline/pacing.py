@@ -45,6 +45,12 @@ class Pacing:
             self._paces[users] = self._times.version, pace
         return pace
 
+    @property
+    def filling(self) -> int:
+        """Steps of one answer that fill the whole way round."""
+        step = self._times.answers_ms(1)
+        return self._stages if step <= 0 else self._stages + ceil(self._times.link_ms / step)
+
     def _choose(self, users: int, former: Pace | None) -> Pace:
         usual = Pace(self._stages, -(-users // self._stages))
         shortest = self._times.answers_ms(1)

@@ -107,11 +107,13 @@ class PrefixCache:
         block: Tokens of a block: the largest of the chain, a multiple of the others.
         enabled: Whether anything is kept and shared. If not, what stops is freed and has to be computed again: some
             engines fork by copying, and whoever switches sharing off is to have none.
+        sequences: Most that the stages hold at once, more than ever run; None: any number.
     """
 
-    def __init__(self, capacity: int, block: int, enabled: bool = True) -> None:
+    def __init__(self, capacity: int, block: int, enabled: bool = True, sequences: int | None = None) -> None:
         self._block = block
         self._enabled = enabled
+        self._most = sequences
         self._table = BlockTable(capacity, block)
         self._index = PrefixIndex(block)
         self._kept: OrderedDict[int, None] = OrderedDict()
@@ -169,6 +171,9 @@ class PrefixCache:
             self._pin(shared)
             if source in self._kept:
                 self._kept.move_to_end(source)
+        # one is left for what takes the place of a kept sequence that is shortened
+        while self._most is not None and len(self._table) + (source is None) >= self._most:
+            self.free(next(iter(self._kept)))
         self._take(sequence, self.blocks_for(len(tokens)) - len(shared))
         return sequence, length
 

@@ -39,7 +39,9 @@ class Room:
         """Had to stop for room; they go before all that wait. Oldest first."""
         self.paused: list[Sequence] = []
         """Batch requests that had to stop; they go before batch requests that wait. Oldest first."""
-        self.cache = PrefixCache(config.kv_tokens // config.block, config.block, config.prefix_cache)
+        self.cache = PrefixCache(
+            config.kv_tokens // config.block, config.block, config.prefix_cache, config.kept_sequences
+        )
         self.prompt_tokens = self.cached_tokens = self.preemptions = self.lookups = self.hits = 0
         """Counters, see `SchedulerSnapshot`."""
         self._waiting = AdmissionQueue(config.ageing)
@@ -62,7 +64,7 @@ class Room:
         if sequence in self.running:
             self._leave(sequence)
             if keep:
-                self.cache.rest(sequence.id, sequence.sent)
+                self.cache.rest(sequence.id, sequence.held)
             else:
                 self.cache.free(sequence.id)
         elif sequence.turn < 0:
@@ -74,7 +76,9 @@ class Room:
     def clear_cache(self) -> None:
         """The stages hold nothing any more."""
         evicted = self.cache.evicted
-        self.cache = PrefixCache(self.cache.capacity, self._config.block, self._config.prefix_cache)
+        self.cache = PrefixCache(
+            self.cache.capacity, self._config.block, self._config.prefix_cache, self._config.kept_sequences
+        )
         self.cache.evicted = evicted
 
     def charge(self, sequence: Sequence, rows: int) -> None:
@@ -122,7 +126,7 @@ class Room:
         if opened is None:
             return None
         sequence.id, cached = opened
-        sequence.sent = sequence.done = cached
+        sequence.sent = sequence.held = sequence.done = cached
         self.cache.operations.append(sequence.opening)
         if sequence.turn < 0:
             self._begin(sequence, now)
@@ -196,8 +200,9 @@ class Room:
     def _stop(self, sequence: Sequence, now: float) -> None:
         """Give its place to another; a token still in flight will be taken all the same."""
         self._leave(sequence)
-        self.cache.rest(sequence.id, sequence.sent)
-        sequence.id, sequence.sent, sequence.done = -1, 0, 0
+        self.cache.rest(sequence.id, sequence.held)
+        sequence.forget_guesses(0)
+        sequence.id, sequence.sent, sequence.held, sequence.done = -1, 0, 0, 0
         if sequence.yields and not self.paused:
             self._batch_turn = now
         insort(self.paused if sequence.yields else self.preempted, sequence, key=lambda stopped: stopped.turn)

@@ -15,6 +15,9 @@ from pipeline.layout import RunOptions, lay_out
 from pipeline.messages import Failed, Finished, Request, RequestEvent, Sampling
 from pipeline.scheduler import Scheduler
 from pipeline.scheduler_config import SchedulerConfig
+from pipeline.speculation.config import SpeculationConfig
+from pipeline.speculation.draft_choice import DraftChoice
+from pipeline.speculation.drafter import Drafter
 from pipeline.tokenizer import Tokenizer
 from shards import manifest as manifests
 from shards.errors import StageError
@@ -49,6 +52,8 @@ def scheduler_config(
         max_sequences=options.max_sequences,
         max_waiting=options.max_waiting,
         prefix_cache=options.prefix_cache,
+        kept_sequences=chain.sequences,
+        speculation=SpeculationConfig(options.draft_tokens, options.asynchronous),
     )
 
 
@@ -67,12 +72,15 @@ class Copy:
         options: RunOptions,
         step_times: tuple[tuple[int, float], ...] | None,
         link_ms: float = 0.0,
+        drafter: Drafter | None = None,
     ) -> Self:
-        """Give a chain its head; the chain is the copy's from here on, and is closed if that fails."""
+        """Give a chain its head; chain and drafter are the copy's from here on, and are closed if that fails."""
         try:
-            scheduler = Scheduler(scheduler_config(chain, context_length, options, step_times, link_ms))
-            return cls(chain, Head(chain, scheduler))
+            scheduler = Scheduler(scheduler_config(chain, context_length, options, step_times, link_ms), drafter)
+            return cls(chain, Head(chain, scheduler, drafter))
         except BaseException:
+            if drafter is not None:
+                drafter.close()
             chain.close()
             raise
 
@@ -120,14 +128,26 @@ class RunningModel:
         """Load a package.
 
         Raises:
-            PackageError: the package cannot be read.
-            ConfigurationError: the options do not suit the model.
+            PackageError: the package, or that of its draft, cannot be read.
+            ConfigurationError: the options, or the draft, do not suit the model.
             StageError: a stage could not load.
         """
         manifest = manifests.read(package)
+        manifest.check_whole_vocabulary(where=package)
         tokenizer = Tokenizer.load(package)
-        with ExitStack() as stack:
+        choice = DraftChoice.of(options.draft, package, manifest, tokenizer)
+        with ExitStack() as stack, ExitStack() as undo:
             cache = options.cache or Path(stack.enter_context(TemporaryDirectory(prefix="edge-agent-")))
+            drafter = choice.open(
+                kv_tokens=options.kv_tokens,
+                max_rows=options.token_budget,
+                max_sequences=options.max_sequences,
+                tune=options.tune,
+                cache=cache,
+                progress=progress,
+            )
+            if drafter is not None:
+                undo.callback(drafter.close)
             layout = lay_out(package, manifest, options, cache, progress)
             chain = Chain.start(
                 layout.stages,
@@ -136,7 +156,9 @@ class RunningModel:
                 cache=cache,
                 progress=progress,
             )
-        return cls(manifest, tokenizer, Copy.start(chain, manifest.facts.context_length, options, layout.step_times))
+            undo.pop_all()
+        context = manifest.facts.context_length
+        return cls(manifest, tokenizer, Copy.start(chain, context, options, layout.step_times, drafter=drafter))
 
     def close(self) -> None:
         """Cancel what runs and end every process."""

@@ -1,8 +1,8 @@
 """The tail's sampler: logits in, tokens out.
 
 The token of a row depends on that row, its sequence's `Sampling` and the tokens before it, never on the other rows of
-the batch. A verify row is sampled like any other: its token counts for the next row of the same sequence, which is
-right exactly when the draft had guessed it, and otherwise the next row is thrown away by the head.
+the batch, nor on whether its own token was guessed: rows of guesses are sampled like any others, up to the first that
+was wrong. So what is sampled is the same text with guesses and without, at any temperature.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline import noise
-from pipeline.messages import Fork, Open, Sampling, Token
+from pipeline.messages import Fork, Open, Sampling, Token, Verify
 from shards.errors import StageError
 from shards.runtime import SequenceRows
 
@@ -38,12 +38,20 @@ class Sampler:
     """Samples the sequences of one tail. Used by one thread only.
 
     Args:
-        vocabulary: Width of the logits.
+        vocabulary: Token ids there are.
+        ids: The token of each column of the logits, ascending, where the head knows only some. What is sampled depends
+            on the token alone, not on its column.
     """
 
-    def __init__(self, vocabulary: int) -> None:
-        self._vocabulary = vocabulary
-        self._spread = noise.spread(np.arange(vocabulary))
+    def __init__(self, vocabulary: int, ids: NDArray[np.int32] | None = None) -> None:
+        self._vocabulary, self._ids = vocabulary, ids
+        self._width = vocabulary if ids is None else len(ids)
+        self._spread = noise.spread(np.arange(vocabulary) if ids is None else ids)
+        self._columns: NDArray[np.intp] | None = None
+        """The column of each token, -1 where there is none; None: they are the same."""
+        if ids is not None:
+            self._columns = np.full(vocabulary, -1, np.intp)
+            self._columns[ids] = np.arange(len(ids))
         self._sequences: dict[int, _Sequence] = {}
 
     def open(self, op: Open) -> None:
@@ -82,33 +90,48 @@ class Sampler:
         """Forget a sequence; unknown ones are ignored."""
         self._sequences.pop(sequence, None)
 
-    def sample(self, rows: Sequence[SequenceRows], logits: NDArray[np.float32]) -> list[Token]:
-        """Draw one token per row of logits.
+    def expects(self, verify: Verify, position: int) -> bool:
+        """Whether rows of guesses, the first at `position`, go on from what was sampled last for their sequence."""
+        sequence = self._sequences.get(verify.sequence)
+        if sequence is None or sequence.last is None:
+            return False
+        return sequence.last.position == position and verify.tokens[0] == sequence.last.token
+
+    def sample(
+        self, rows: Sequence[SequenceRows], logits: NDArray[np.float32], verifies: Sequence[Verify] = ()
+    ) -> list[Token]:
+        """Draw one token per row of logits, of a sequence with guesses as long as they are right.
 
         Args:
             rows: The sequences of the step, in order.
-            logits: [sum of `sample`, vocabulary]: the last `sample` rows of each. Not changed.
+            logits: [sum of `sample`, width]: the last `sample` rows of each. Not changed.
+            verifies: Of the sequences with guesses; each is expected (see `expects`).
 
         Raises:
             StageError: a sequence is not open, its earlier tokens are not known here, its logits are not finite, or
                 the number of rows is not what the sequences want.
         """
         wanted = sum(r.sample for r in rows)
-        if logits.shape != (wanted, self._vocabulary):
+        if logits.shape != (wanted, self._width):
             raise StageError(
-                f"logits of shape {logits.shape} for {wanted} rows over {self._vocabulary} tokens",
+                f"logits of shape {logits.shape} for {wanted} rows over {self._width} tokens",
                 where="sampler",
                 hint="This is a defect of edge-agent: please report it.",
             )
         likeliest = logits.argmax(axis=1) if wanted else np.empty(0, np.int64)
+        guesses = {verify.sequence: verify.tokens for verify in verifies}
         tokens: list[Token] = []
+        start = 0
         for r in rows:
             if not r.sample:
                 continue
             sequence = self._sequence_at(r)
             first = r.past + r.count - r.sample
-            for position in range(first + 1, first + r.sample + 1):
-                row, top = logits[len(tokens)], int(likeliest[len(tokens)])
+            guessed = guesses.get(r.sequence)
+            for i in range(r.sample):
+                if guessed is not None and i and guessed[i] != tokens[-1].token:
+                    break
+                position, row, top = first + i + 1, logits[start + i], int(likeliest[start + i])
                 if not math.isfinite(row[top]):  # argmax answers NaN where there is one
                     raise StageError(
                         f"the logits before position {position} are not finite (the largest is {row[top]})",
@@ -116,6 +139,8 @@ class Sampler:
                         hint="The model overflowed on this device: try mode exact, or another device.",
                     )
                 tokens.append(self._draw(r.sequence, sequence, position, row, top))
+            sequence.last = tokens[-1]
+            start += r.sample
         return tokens
 
     def _sequence_at(self, rows: SequenceRows) -> _Sequence:
@@ -142,17 +167,20 @@ class Sampler:
         sampling, history = sequence.sampling, sequence.history
         row = raw
         if history is not None or sampling.logit_bias:
-            row = _penalised(raw, sampling, history)
+            row = _penalised(raw, sampling, history, self._columns)
             likeliest = int(row.argmax())
         if sampling.temperature < _GREEDY_BELOW:
-            token = likeliest
+            column = likeliest
         else:
-            token = self._pick(sampling, position, (row - row[likeliest]) / np.float32(sampling.temperature))
+            column = self._pick(sampling, position, (row - row[likeliest]) / np.float32(sampling.temperature))
+        token = column if self._ids is None else int(self._ids[column])
         if history is not None:
             history.append(token)
         if sampling.logprobs is None:
             return Token(number, position, token)
-        logprob, top = _logprobs(raw, token, sampling.logprobs)
+        logprob, top = _logprobs(raw, column, sampling.logprobs)
+        if self._ids is not None:
+            top = tuple((int(self._ids[i]), value) for i, value in top)
         return Token(number, position, token, logprob, top)
 
     def _pick(self, sampling: Sampling, position: int, scaled: Row) -> int:
@@ -191,30 +219,39 @@ class _History:
                     del counter[token]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Sequence:
     sampling: Sampling
     history: _History | None
+    last: Token | None = None
+    """Sampled last."""
 
 
-def _penalised(raw: Row, sampling: Sampling, history: _History | None) -> Row:
-    """A copy of the logits with bias and penalties applied.
+def _penalised(raw: Row, sampling: Sampling, history: _History | None, columns: NDArray[np.intp] | None) -> Row:
+    """A copy of the logits with bias and penalties applied, as far as there are `columns` of the tokens.
 
     Repetition as in CTRL (Keskar et al., 2019; Hugging Face), presence and frequency as in the OpenAI API.
     """
     row = raw.copy()
     for token, bias in sampling.logit_bias.items():
-        row[token] += np.float32(bias)
+        if (column := token if columns is None else int(columns[token])) >= 0:
+            row[column] += np.float32(bias)
     if history is None:
         return row
     if sampling.repetition_penalty != 1.0:
         penalty = np.float32(sampling.repetition_penalty)
         ids = np.fromiter(history.seen, np.intp, len(history.seen))
+        if columns is not None:
+            ids = columns[ids]
+            ids = ids[ids >= 0]
         values = row[ids]
         row[ids] = np.where(values > 0, values / penalty, values * penalty)
     if sampling.presence_penalty or sampling.frequency_penalty:
         ids = np.fromiter(history.answered, np.intp, len(history.answered))
         counts = np.fromiter(history.answered.values(), np.float32, len(history.answered))
+        if columns is not None:
+            ids = columns[ids]
+            ids, counts = ids[ids >= 0], counts[ids >= 0]
         row[ids] -= np.float32(sampling.presence_penalty) + np.float32(sampling.frequency_penalty) * counts
     return row
 
@@ -270,8 +307,8 @@ def _kth_largest(values: Row, k: int) -> np.float32:
     return result
 
 
-def _logprobs(raw: Row, token: int, count: int) -> tuple[float, tuple[tuple[int, float], ...]]:
-    """Log probability of `token` and of the `count` likeliest (lower ids first on ties), by the model alone."""
+def _logprobs(raw: Row, column: int, count: int) -> tuple[float, tuple[tuple[int, float], ...]]:
+    """Log probability of a column and of the `count` likeliest (the first ones on ties), by the model alone."""
     peak = float(raw.max())
     total = peak + math.log(np.exp(raw - np.float32(peak)).sum(dtype=np.float64))
     top: tuple[tuple[int, float], ...] = ()
@@ -280,4 +317,4 @@ def _logprobs(raw: Row, token: int, count: int) -> tuple[float, tuple[tuple[int,
         ids = np.flatnonzero(raw >= _kth_largest(raw, count))
         ids = ids[np.argsort(-raw[ids], kind="stable")][:count]
         top = tuple((int(i), float(raw[i]) - total) for i in ids)
-    return float(raw[token]) - total, top
+    return float(raw[column]) - total, top

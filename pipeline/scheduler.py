@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 
 import numpy as np
 
@@ -10,7 +10,6 @@ from pipeline.batching import Batching
 from pipeline.budget import PromptBudget
 from pipeline.flight import Flight, Sent
 from pipeline.messages import (
-    NOT_YET,
     Failed,
     Finished,
     FinishReason,
@@ -21,12 +20,15 @@ from pipeline.messages import (
     StepResult,
     Token,
     TokenEvent,
+    Verify,
 )
 from pipeline.pacing import Pacing
 from pipeline.room import Room
 from pipeline.scheduler_config import SchedulerConfig
 from pipeline.sequence import Sequence
 from pipeline.snapshots import RequestSnapshot, RequestState, SchedulerSnapshot
+from pipeline.speculation.drafter import Drafter
+from pipeline.speculation.speculation import Speculation
 from pipeline.step_times import StepTimes
 from shards.errors import CapacityError, OverloadedError, RequestError, StageError
 
@@ -45,12 +47,16 @@ class Scheduler:
     that does not go backwards.
     """
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    def __init__(self, config: SchedulerConfig, drafter: Drafter | None = None) -> None:
         self.config = config
         self._times = StepTimes(config.step_times, config.link_ms, config.stages)
         self._room = Room(config, self._times)
         self._budget = PromptBudget(config, self._times)
-        self._batching = Batching(config, self._room, Pacing(config.stages, self._times), self._budget)
+        self._speculation = None if drafter is None else Speculation(config.speculation, drafter, self._times)
+        pacing = Pacing(config.stages, self._times)
+        self._batching = Batching(config, self._room, pacing, self._budget, self._speculation)
+        self._cancelled: dict[int, int] = {}
+        """See `take_cancelled`."""
         self._requests: dict[str, Sequence] = {}
         """Everything that has not ended."""
         self._in_flight: dict[int, Flight] = {}
@@ -112,18 +118,24 @@ class Scheduler:
         rows: list[SequenceRows] = []
         tokens: list[int] = []
         sent: list[Sent] = []
+        verifies: list[Verify] = []
         is_sampled = False
-        for sequence, count in batch[0]:
-            past = sequence.sent
-            unsent = len(sequence.tokens) - past
-            tokens += sequence.tokens[past : past + count] if unsent else [NOT_YET]
-            sequence.sent = end = past + count
-            sample = count >= unsent
-            sequence.awaiting += sample
-            is_sampled = is_sampled or sample
-            rows.append(SequenceRows(sequence.id, past, count, int(sample)))
-            sent.append(Sent(sequence, sequence.id, end, sample))
-        step = Step(self._steps, operations, tuple(rows), np.array(tokens, np.int32), self.config.runs_ahead)
+        for sequence, count, is_unknown in batch[0]:
+            past, known = sequence.sent, len(sequence.tokens)
+            read, has_guesses = sequence.send(count, is_unknown)
+            sample = max(0, past + count - max(past, known - 1))
+            if has_guesses:
+                assert self._speculation is not None
+                self._speculation.sent += past + count - max(past, known)
+                verifies.append(Verify(sequence.id, sequence.branch, tuple(read[-sample:])))
+            tokens += read
+            is_sampled = is_sampled or sample > 0
+            rows.append(SequenceRows(sequence.id, past, count, sample))
+            branch = sequence.branch if has_guesses else -1
+            sent.append(Sent(sequence, sequence.id, past + count, sample > 0, branch))
+        step = Step(
+            self._steps, operations, tuple(rows), np.array(tokens, np.int32), self.config.runs_ahead, tuple(verifies)
+        )
         self._in_flight[step.number] = Flight(sent, is_sampled, batch[1], now)
         self._steps += 1
         self._rows += len(tokens)
@@ -134,7 +146,9 @@ class Scheduler:
         flight = self._in_flight.pop(result.number, None)
         if flight is None:
             return []
-        tokens = {token.sequence: token for token in result.tokens}
+        tokens: dict[int, list[Token]] = defaultdict(list)
+        for token in result.tokens:
+            tokens[token.sequence].append(token)
         if result.error is None and flight.parts:
             self._times.observe(flight.shape, result.timings, 1e3 * (now - flight.time))
             self._budget.learn(flight, result.timings)
@@ -144,20 +158,30 @@ class Scheduler:
             sequence.awaiting -= sent.is_sampled
             if sequence.is_finished:
                 continue
-            token = tokens.get(sent.id)
+            answer = tokens.get(sent.id, ())
             is_current = sequence.id == sent.id  # one that had to stop goes on anew, whatever became of these rows
             if result.error is None:
-                self._room.cache.done(sent.id, sequence.tokens, sent.end)
-                if is_current:
-                    sequence.done = sent.end
-                if token and token.position == len(sequence.tokens):
-                    events += self._accept(sequence, token, now)
+                if answer and answer[0].position == len(sequence.tokens):
+                    for token in answer:
+                        if not sequence.is_finished:
+                            events += self._accept(sent, token, now)
                     continue
-            if is_current and (result.error is not None or sent.is_sampled):
+                if not sent.is_sampled:
+                    self._done(sent, sent.end)
+            is_void = sent.branch >= 0 and sent.branch != sequence.branch
+            if is_current and (result.error is not None or sent.is_sampled) and not is_void:
                 what = result.error or f"the tail did not give the token at position {len(sequence.tokens)}"
                 error = StageError(what, where=f"request {sequence.request.id}", hint="Send the request again.")
                 events.append(self._fail(sequence, error, now))
         return events
+
+    def take_cancelled(self) -> dict[int, int]:
+        """Guesses that were wrong while rows that follow them are on their way: of each sequence the last void branch.
+
+        They are told once. Stages that know of them need not compute such rows.
+        """
+        cancelled, self._cancelled = self._cancelled, {}
+        return cancelled
 
     def fail_all(self, error: Exception, now: float) -> list[RequestEvent]:
         """End every request in `error`: the chain is gone. The next step is the first of a chain that holds nothing."""
@@ -185,6 +209,8 @@ class Scheduler:
             prompt_tokens=room.prompt_tokens,
             cached_tokens=room.cached_tokens,
             completion_tokens=self._completion_tokens,
+            sent_guesses=self._speculation.sent if self._speculation else 0,
+            right_guesses=self._speculation.right if self._speculation else 0,
             preemptions=room.preemptions,
             lookups=room.lookups,
             hits=room.hits,
@@ -206,10 +232,16 @@ class Scheduler:
 
     # How a sequence moves on
 
-    def _accept(self, sequence: Sequence, token: Token, now: float) -> list[RequestEvent]:
+    def _accept(self, sent: Sent, token: Token, now: float) -> list[RequestEvent]:
         """Take a sampled token: the answer goes on, or ends with it."""
+        sequence = sent.sequence
         request = sequence.request
-        sequence.tokens.append(token.token)
+        before = len(sequence.tokens)
+        if self._speculation is None:
+            sequence.tokens.append(token.token)
+        elif self._speculation.confirm(sequence, token.token):
+            self._cancel(sequence, sequence.branch - 1)
+        self._done(sent, min(sent.end, before))  # the row of this token comes later, or was another's
         self._completion_tokens += 1
         if sequence.first_token is None:
             sequence.first_token = now
@@ -220,9 +252,20 @@ class Scheduler:
         is_full = length == self.config.context_length or not self._fits(length)
         if is_full or sequence.completion == request.max_tokens:
             events.append(self._finish(sequence, "length", now))
-        elif sequence.id >= 0 and sequence.unsent:  # else it has run ahead
+        elif sequence.id >= 0 and sequence.unsent > 0:  # else it has run ahead
             self._room.ready[sequence] = None
         return events
+
+    def _done(self, sent: Sent, length: int) -> None:
+        """The first `length` tokens of a sequence are in the cache of every stage."""
+        self._room.cache.done(sent.id, sent.sequence.tokens, length)
+        if sent.sequence.id == sent.id:
+            sent.sequence.done = length
+
+    def _cancel(self, sequence: Sequence, branch: int) -> None:
+        """Rows of guesses on their way are void."""
+        if sequence.awaiting and sequence.id >= 0:
+            self._cancelled[sequence.id] = branch
 
     def _finish(self, sequence: Sequence, reason: FinishReason, now: float) -> Finished:
         self._end(sequence, now, keep=reason != "cancelled")
@@ -234,6 +277,9 @@ class Scheduler:
 
     def _end(self, sequence: Sequence, now: float, keep: bool) -> None:
         sequence.is_finished = True
+        if self._speculation is not None:
+            self._speculation.end(sequence)
+            self._cancel(sequence, sequence.branch)
         del self._requests[sequence.request.id]
         self._room.end(sequence, keep)
         self._ends.append(now)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from pipeline.speculation.config import SpeculationConfig
 from shards.errors import ConfigurationError
 
 
@@ -23,6 +24,8 @@ class SchedulerConfig:
     max_sequences: int = 64
     """Most sequences that run at once (never more than the token budget, so that each can have its row)."""
     prefix_cache: bool = True
+    kept_sequences: int | None = None
+    """Most sequences that the stages can hold at once, running ones among them; None: as many as there is room for."""
     runs_ahead: bool = False
     """Whether the chain fills in tokens that the head has not seen yet, so that a step can follow another at once."""
     step_times: tuple[tuple[int, float], ...] | None = None
@@ -35,6 +38,8 @@ class SchedulerConfig:
     """Whether prompt rows and answer rows share steps; False is for comparisons."""
     max_waiting: int = 256
     """Most requests that wait; more are refused."""
+    speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
+    """How guesses are used, where there is a drafter."""
     ageing: float = 0.1
     """Priority levels that a second of waiting is worth."""
 
@@ -44,6 +49,13 @@ class SchedulerConfig:
                 raise ConfigurationError(f"{getattr(self, name)} is less than 1", where=name)
         if self.target_tbt_ms is not None and not self.target_tbt_ms > 0:
             raise ConfigurationError(f"{self.target_tbt_ms:g} ms is no time to aim at", where="target_tbt_ms")
+        if self.kept_sequences is not None and self.kept_sequences <= self.max_sequences:
+            raise ConfigurationError(
+                f"{self.max_sequences} sequences are to run at once, the stages hold {self.kept_sequences} and one of"
+                " these is for what changes",
+                where="max_sequences",
+                hint=f"Ask for at most {self.kept_sequences - 1}.",
+            )
         if self.kv_tokens < self.block:
             raise ConfigurationError(
                 f"a KV cache of {self.kv_tokens} tokens is smaller than one block of {self.block}", where="kv_tokens"

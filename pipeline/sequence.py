@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pipeline.messages import Open, Request, Usage
+from pipeline.messages import NOT_YET, Open, Request, Usage
 from pipeline.snapshots import RequestSnapshot, RequestState
 
 
@@ -30,8 +30,19 @@ class Sequence:
     """Which admission was its first; the order is kept when it is preempted."""
     yields: bool = field(init=False)
     """Whether it gives way to interactive requests: a batch request that has not waited too long for that yet."""
+    guesses: list[int] = field(default_factory=list)
+    """Tokens that may follow; their rows may have been sent."""
+    depth: int = 0
+    """How many tokens have been confirmed of the guess that the first of `guesses` belongs to."""
+    branch: int = 0
+    """Number of the continuation that the rows of guesses belong to: a wrong guess begins another."""
+    ahead: int = -1
+    """Position of the row that was sent last before its token was known."""
     sent: int = 0
-    """Tokens in the stages' KV cache once the steps in flight are done. One more than `tokens` when it runs ahead."""
+    """Tokens in the stages' KV cache once the steps in flight are done: more than `tokens` when it runs ahead, or
+    guesses of it are being verified."""
+    held: int = 0
+    """Tokens in the stages' KV cache with those that are void."""
     done: int = 0
     """Tokens that every stage has in its KV cache."""
     cached: int = 0
@@ -44,9 +55,53 @@ class Sequence:
         self.tokens = list(self.request.prompt)
         self.yields = self.request.service == "batch"
 
+    def send(self, count: int, is_unknown: bool = False) -> tuple[list[int], bool]:
+        """Count the next rows as sent.
+
+        Args:
+            count: How many.
+            is_unknown: Of a single row: its token is the one being sampled.
+
+        Returns:
+            Their tokens, and whether there are guesses among them.
+        """
+        past, known = self.sent, len(self.tokens)
+        self.sent = self.held = end = past + count
+        self.awaiting += end >= known
+        if is_unknown:
+            self.ahead = past
+            return [NOT_YET], False
+        guesses = self.guesses[max(0, past - known) : max(0, end - known)]
+        return self.tokens[past:end] + guesses, bool(guesses)
+
+    def confirm(self, token: int) -> bool | None:
+        """Take a sampled token.
+
+        Returns:
+            Whether it had been guessed; None if there was no guess. After a wrong one the rows that follow it are void.
+        """
+        position = len(self.tokens)
+        self.tokens.append(token)
+        if not self.guesses:
+            return None
+        if self.guesses[0] == token:
+            del self.guesses[0]
+            self.depth += 1
+            return True
+        self.forget_guesses(position + (position == self.ahead))  # a row that ran ahead had the token itself
+        return False
+
+    def forget_guesses(self, kept: int) -> None:
+        """Drop the guesses; of the rows that were sent only the first `kept` count."""
+        self.guesses.clear()
+        self.depth = 0
+        if self.sent > kept:
+            self.sent = kept
+            self.branch += 1
+
     @property
     def unsent(self) -> int:
-        """Rows to run before the next token can be sampled: 1 while decoding, 0 while waiting for a result."""
+        """Rows to run before the next token can be sampled: 1 while decoding, 0 or less while waiting for a result."""
         return len(self.tokens) - self.sent
 
     @property

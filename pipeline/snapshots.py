@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.averages import LastSteps
+from pipeline.speculation.drafter import DrafterFacts
 
 RequestState = Literal["waiting", "prefill", "decode", "preempted"]
 
@@ -56,6 +57,10 @@ class SchedulerSnapshot:
     cached_tokens: int
     """Prompt tokens among them that came from the prefix cache."""
     completion_tokens: int
+    sent_guesses: int
+    """Rows of guesses that were sent."""
+    right_guesses: int
+    """Those of them that came true."""
     preemptions: int
     lookups: int
     """Requests that were looked up in the prefix cache: all that have been admitted."""
@@ -100,3 +105,5 @@ class HeadSnapshot:
     """Frames that came but were not results the head waits for."""
     failure: str | None
     """Why the chain serves no more; None while it does."""
+    drafter: DrafterFacts | None = None
+    """What guesses how its answers go on; None: nothing does."""

@@ -14,8 +14,10 @@ from typing import TextIO
 
 import zmq
 
+from pipeline.cancelled import CancelledBranches
 from pipeline.control import (
     Bound,
+    Cancel,
     Connect,
     Echo,
     Echoing,
@@ -25,6 +27,7 @@ from pipeline.control import (
     Measured,
     Progress,
     Ready,
+    Record,
     Start,
     Stop,
     ToStage,
@@ -36,7 +39,9 @@ from pipeline.link import Receiver, Sender
 from pipeline.run_ahead import LatestTokens
 from pipeline.sampler import Sampler
 from pipeline.stage_worker import StageWorker
+from pipeline.tail_capture import TailCapture
 from shards import profile
+from shards.draft_vocabulary import token_ids
 from shards.errors import EdgeAgentError
 from shards.loading import load_stage
 from shards.runtime import StageRuntime
@@ -77,7 +82,11 @@ class StageProcess:
         self._channel = channel
         self._inbox: SimpleQueue[ToStage] = SimpleQueue()
         self._stop = threading.Event()
+        self._cancelled = CancelledBranches()
         self._told = (0.0, "")
+        self._capture = TailCapture()
+        self._sampler: Sampler | None = None
+        """On the tail."""
 
     def run(self) -> int:
         """Returns the exit code."""
@@ -88,6 +97,10 @@ class StageProcess:
                     self._channel.tell(Measured(profile=profile.measure(config, progress=self._progress, cache=cache)))
                 case Start(config=config, cache=cache):
                     runtime = load_stage(config, self._progress, cache)
+                    if runtime.facts.is_tail:
+                        self._sampler = Sampler(runtime.facts.vocabulary, token_ids(config.package))
+                        if config.capture:
+                            self._capture.attach(runtime)
                     self._channel.tell(Ready(facts=runtime.facts))
                     self._work(runtime)
                     runtime.close()
@@ -108,7 +121,11 @@ class StageProcess:
         try:
             for text in os.fdopen(0, encoding="utf-8"):
                 message = to_stage(text)
-                if not isinstance(message, Stop):
+                if isinstance(message, Cancel):
+                    self._cancelled.add(message.branches)
+                elif isinstance(message, Record):
+                    self._capture.on = message.on
+                elif not isinstance(message, Stop):
                     connected = connected or isinstance(message, Connect)
                     self._inbox.put(message)
                 elif connected:
@@ -131,15 +148,17 @@ class StageProcess:
             echo = Receiver(context, message.keys, message.echo_from, limit, interface, receiver.doorman)
         worker = StageWorker(
             runtime,
-            Sampler(runtime.facts.vocabulary) if runtime.facts.is_tail else None,
+            self._sampler,
             receiver,
             Sender(context, message.keys, message.next),
             index=message.index,
             limits=message.limits,
             sends=message.sends,
+            cancelled=self._cancelled,
             latest=LatestTokens(echo, message.limits) if runtime.facts.is_first else None,
             warn=lambda text: self._channel.tell(Warned(text=text)),
         )
+        worker.capture = self._capture
         threading.Thread(target=self._end_at_stop, args=(context,), name="stop", daemon=True).start()
         self._channel.tell(Bound(port=receiver.port, echo_port=echo.port if echo else None))
         if runtime.facts.is_tail and not runtime.facts.is_first:

@@ -7,6 +7,7 @@ frames while the engine computes; on the tail a third sends the results, so that
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from time import perf_counter
 from typing import Protocol
 
@@ -15,12 +16,14 @@ import zmq
 from numpy.typing import NDArray
 
 from pipeline import wire
+from pipeline.cancelled import CancelledBranches
 from pipeline.inbox import Inbox
 from pipeline.link import Receiver, Sender
-from pipeline.messages import Fork, Free, Open, Operation, StageTiming, StepResult, Token
+from pipeline.messages import Fork, Free, Open, Operation, StageTiming, StepResult, Token, Verify
 from pipeline.outbox import Outbox
 from pipeline.payload import PayloadKind, Rows
 from pipeline.run_ahead import LatestTokens
+from pipeline.tail_capture import TailCapture
 from pipeline.wire import Frame, Limits
 from shards.edges import layer_words
 from shards.errors import EdgeAgentError
@@ -42,8 +45,14 @@ class TailSampler(Protocol):
         """Forget a sequence."""
         ...
 
-    def sample(self, rows: tuple[SequenceRows, ...], logits: NDArray[np.float32]) -> list[Token]:
-        """Pick the tokens of the rows that want one."""
+    def expects(self, verify: Verify, position: int) -> bool:
+        """Whether rows of guesses, the first at `position`, go on from what was sampled last for their sequence."""
+        ...
+
+    def sample(
+        self, rows: tuple[SequenceRows, ...], logits: NDArray[np.float32], verifies: tuple[Verify, ...]
+    ) -> list[Token]:
+        """Pick the tokens of the rows that want one, as far as guesses are right."""
         ...
 
 
@@ -58,6 +67,7 @@ class StageWorker:
         index: Place in the chain, from 0.
         limits: What may arrive.
         sends: How hidden states leave.
+        cancelled: Told by the head which rows need not be computed any more.
         latest: On the first stage; None elsewhere.
         warn: Told of dropped frames, at most once a second.
     """
@@ -72,16 +82,20 @@ class StageWorker:
         index: int,
         limits: Limits,
         sends: PayloadKind,
+        cancelled: CancelledBranches,
         latest: LatestTokens | None = None,
         warn: Callable[[str], None],
     ) -> None:
         self.echo: Sender | None = None
         """On the tail of several stages: where results go besides the head."""
+        self.capture: TailCapture | None = None
+        """On a tail that was loaded to capture."""
         self._latest = latest
         self._runtime, self._sampler, self._receiver, self._sender = runtime, sampler, receiver, sender
         self._limits, self._sends = limits, sends
         facts = runtime.facts
         self._name = f"stage {index + 1} (layers {layer_words(facts)})"
+        self._cancelled = cancelled
         self._inbox = Inbox(receiver, limits, warn)
         self._outbox = None if sampler is None else Outbox(sender, limits.epoch, self._inbox.fail)
 
@@ -100,6 +114,8 @@ class StageWorker:
                 if self._latest is not None:
                     frame = self._latest.fill(frame)
                 taken = perf_counter()
+                if frame.verifies:
+                    frame = self._without_void(frame)
                 outcome, error = self._compute(frame)
                 computed = perf_counter()
                 timing = StageTiming(
@@ -135,9 +151,23 @@ class StageWorker:
             return None, error
         try:
             out = self._runtime.step(Batch(frame.rows, _engine_input(frame.x)))
-            return (out if self._sampler is None else tuple(self._sampler.sample(frame.rows, out))), None
+            if self._sampler is None:
+                return out, None
+            tokens = tuple(self._sampler.sample(frame.rows, out, frame.verifies))
+            return (tokens if self.capture is None else self.capture.given_to(tokens, frame.rows)), None
         except EdgeAgentError as problem:
             return None, f"{self._name}: {problem}"
+
+    def _without_void(self, frame: Frame) -> Frame:
+        """The frame without rows of guesses that follow a wrong one."""
+        starts = {rows.sequence: rows.past + rows.count - rows.sample for rows in frame.rows}
+        void = {
+            verify.sequence
+            for verify in frame.verifies
+            if self._cancelled.covers(verify)
+            or (self._sampler is not None and not self._sampler.expects(verify, starts[verify.sequence]))
+        }
+        return wire.without(frame, void) if void else frame
 
     def _apply(self, operation: Operation) -> None:
         match operation:
@@ -150,6 +180,7 @@ class StageWorker:
                     self._sampler.fork(operation)
             case Free(sequence):
                 self._runtime.free(sequence)
+                self._cancelled.forget(sequence)
                 if self._sampler is not None:
                     self._sampler.free(sequence)
 
@@ -163,7 +194,7 @@ class StageWorker:
         timings = (*frame.timings, timing)
         if self._outbox is None:
             if isinstance(outcome, np.ndarray):
-                onward = Frame(frame.number, frame.operations, frame.rows, outcome, timings, echo=frame.echo)
+                onward = replace(frame, x=outcome, timings=timings)
             else:
                 nothing = np.empty((0, self._limits.hidden_size), np.float32)
                 onward = Frame(frame.number, frame.operations, (), nothing, timings, error, frame.echo)
@@ -171,7 +202,8 @@ class StageWorker:
             return
         result = StepResult(frame.number, outcome if isinstance(outcome, tuple) else (), timings, error)
         if self.echo is not None and frame.echo:
-            self.echo.send(wire.encode_result(result, self._limits.epoch))  # first: the next step may be waiting
+            tokens_alone = wire.encode_result(result, self._limits.epoch)[:1]
+            self.echo.send(tokens_alone)  # first: the next step may be waiting
         self._outbox.post(result)
         if self._latest is not None:
             self._latest.hear(result)

@@ -22,6 +22,8 @@ _WINDOW = 15
 """Steps of a number of rows that count, the latest."""
 _ENOUGH = 3
 """So few can't be outliers all."""
+_GIVEN = 5
+"""As many steps of a number of rows as what the given table says of it counts for."""
 _MOVED = 0.1
 """By this part a time must have moved before anybody is told."""
 
@@ -55,9 +57,9 @@ class StepTimes:
     """What a step takes on the slowest stage, and what the chain adds to it.
 
     **Answer rows**: a table by the number of rows, because kernels have cliffs. Its points are the medians of the
-    latest steps of each number, over a level that all share. The level follows what changes them all: longer
-    contexts, a processor that gets warm, other load. So a number of rows that was seen long ago, or only in the table
-    that was given, can be compared with one that is seen now.
+    latest steps of each number; what was given counts for a few of them. What changes all of them (longer contexts, a
+    processor that gets warm, other load) is seen at the numbers that come, and of the others when they come: to scale
+    these along would let a wrong point bend the others, so that it looked right and was never left.
 
     **Prompt rows**: the milliseconds that each adds to a step. They grow with the tokens before it, and are taken to
     lie on a line, the one of Theil and Sen (Sen 1968) through the latest steps with prompt rows.
@@ -77,12 +79,13 @@ class StepTimes:
         """What a step spends outside the stages on its way round: links and head."""
         self.depth = float(stages)
         """How many times the slowest stage's time all stages take together."""
-        self._level = 1.0
-        self._at_level_one = dict(table or ())
+        self._known = dict(table or ())
         self._windows: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_WINDOW))
+        for rows, ms in self._known.items():
+            self._windows[rows].extend([ms] * _GIVEN)
         self._seen: list[tuple[int, float, float, float]] = []
         """Of the steps since the last look: (rows, milliseconds, depth, link)."""
-        self._points = self._table(self._level)
+        self._points = self._table()
         self._prompt_rows = _PromptRows(_last_slope(self._points))
 
     @property
@@ -126,19 +129,12 @@ class StepTimes:
     def _look(self) -> None:
         """See what the latest steps of answers have taken."""
         seen, self._seen = self._seen, []
-        if known := self._at_level_one:
-            # What is known of a number of rows as it is: made monotone, it might be lower than all that is seen of it,
-            # and the level would rise without end.
-            between = self._table(1.0)
-            self._level = median(
-                ms / (known[rows] if rows in known else _interpolated(between, rows)) for rows, ms, _, _ in seen
-            )
         for rows, ms, _, _ in seen:
-            self._windows[rows].append(ms / self._level)
+            self._windows[rows].append(ms)
         for rows in {rows for rows, _, _, _ in seen}:
             if len(window := self._windows[rows]) >= _ENOUGH:
-                self._at_level_one[rows] = median(window)
-        points = self._table(self._level)
+                self._known[rows] = median(window)
+        points = self._table()
         depth, link = median(depth for _, _, depth, _ in seen), median(link for _, _, _, link in seen)
         if points and self._has_moved(points, depth, link):
             self._points, self.depth, self.link_ms = points, depth, max(0.0, link)
@@ -152,9 +148,9 @@ class StepTimes:
             abs(ms - self.answers_ms(rows)) > _MOVED * ms for rows, ms in points
         )
 
-    def _table(self, level: float) -> list[tuple[int, float]]:
-        rows = sorted(self._at_level_one)
-        times = monotone(level * self._at_level_one[count] for count in rows)
+    def _table(self) -> list[tuple[int, float]]:
+        rows = sorted(self._known)
+        times = monotone(self._known[count] for count in rows)
         return list(zip(rows, times, strict=True))
 
 

@@ -1,9 +1,10 @@
 """Frames on the wire: how a step travels down a chain, and how its result returns to the head.
 
-A step frame has two parts, `[header, payload]`; a result frame has the header alone. A header is a msgpack array,
-protocol version and epoch first, so that any version can refuse any other by name:
+A step frame has two parts, `[header, payload]`; a result frame has the header alone, or while somebody records also
+the f32 hidden states of its tokens. A header is a msgpack array, protocol version and epoch first, so that any version
+can refuse any other by name:
 
-    step    [version, epoch, number, operations, rows, payload kind, payload shape, timings, error, echo]
+    step    [version, epoch, number, operations, rows, payload kind, payload shape, timings, error, echo, verifies]
     result  [version, epoch, number, tokens, timings, error]
 
 Decoding trusts nothing: every field's type, sign and bound, and the payload's exact length, are checked against what
@@ -14,16 +15,15 @@ and what came.
 from __future__ import annotations
 
 import math
-import reprlib
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import msgpack
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from pipeline import payload
+from pipeline import fields, payload
 from pipeline.messages import (
     NOT_YET,
     Fork,
@@ -35,11 +35,12 @@ from pipeline.messages import (
     StageTiming,
     StepResult,
     Token,
+    Verify,
 )
 from pipeline.payload import PayloadKind, Rows
 from shards.errors import WireError
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of the frames; both ends of a link must have the same."""
 
 MAX_LOGIT_BIAS = 1024
@@ -69,6 +70,7 @@ class Limits(BaseModel):
     max_rows: int = Field(gt=0, description="rows of a step")
     max_sequences: int = Field(gt=0, description="sequences of a step, and Opens of a step")
     max_operations: int = Field(gt=0)
+    captures: bool = Field(False, description="whether results may bring hidden states")
 
     @property
     def header_bytes(self) -> int:
@@ -79,7 +81,8 @@ class Limits(BaseModel):
     @property
     def part_bytes(self) -> int:
         """Largest part of a message; the socket refuses larger ones before they are received."""
-        return max(self.header_bytes, payload.size(self.payload, self.max_rows, self.hidden_size))
+        hidden = payload.size("f32", self.max_rows, self.hidden_size) if self.captures else 0
+        return max(self.header_bytes, payload.size(self.payload, self.max_rows, self.hidden_size), hidden)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,18 @@ class Frame:
     timings: tuple[StageTiming, ...] = ()
     error: str | None = None
     echo: bool = False
+    verifies: tuple[Verify, ...] = ()
+
+
+def without(frame: Frame, sequences: Collection[int]) -> Frame:
+    """The frame without the rows of these sequences; what it says of others is the same."""
+    kept = np.repeat([r.sequence not in sequences for r in frame.rows], [r.count for r in frame.rows])
+    return replace(
+        frame,
+        rows=tuple(r for r in frame.rows if r.sequence not in sequences),
+        x=frame.x[kept],
+        verifies=tuple(v for v in frame.verifies if v.sequence not in sequences),
+    )
 
 
 def encode(frame: Frame, epoch: int, kind: PayloadKind) -> list[bytes | memoryview]:
@@ -104,7 +119,8 @@ def encode(frame: Frame, epoch: int, kind: PayloadKind) -> list[bytes | memoryvi
     rows = [(r.sequence, r.past, r.count, r.sample) for r in frame.rows]
     operations = [_packed_operation(operation) for operation in frame.operations]
     header = [PROTOCOL, epoch, frame.number, operations, rows, kind, frame.x.shape]
-    return [msgpack.packb([*header, *_packed_end(frame), frame.echo]), payload.encode(kind, frame.x)]
+    verifies = [(v.sequence, v.branch, np.array(v.tokens, "<i4").tobytes()) for v in frame.verifies]
+    return [msgpack.packb([*header, *_packed_end(frame), frame.echo, verifies]), payload.encode(kind, frame.x)]
 
 
 def decode(parts: Sequence[bytes], limits: Limits) -> Frame:
@@ -113,47 +129,52 @@ def decode(parts: Sequence[bytes], limits: Limits) -> Frame:
     Raises:
         WireError: it is not a frame the plan allows; names the field, what was wanted and what came.
     """
-    number, operations, rows, kind, shape, timings, error, echo = _fields(parts, 2, 10, limits)
+    number, operations, rows, kind, shape, timings, error, echo, verifies = _fields(parts, 2, 11, limits)
     read_rows = _rows(rows, limits)
     total = sum(r.count for r in read_rows)
     if total > limits.max_rows:
-        _refuse(f"at most {limits.max_rows} rows", total, "rows")
+        fields.refuse(f"at most {limits.max_rows} rows", total, "rows")
     if type(echo) is not bool:
-        _refuse("true or false", echo, "echo")
+        fields.refuse("true or false", echo, "echo")
     if kind != limits.payload:
-        _refuse(repr(limits.payload), kind, "payload kind")
+        fields.refuse(repr(limits.payload), kind, "payload kind")
     wanted = payload.shape(limits.payload, total, limits.hidden_size)
     if type(shape) is not list or tuple(shape) != wanted:
-        _refuse(f"shape {list(wanted)} (the counts' sum first)", shape, "payload shape")
+        fields.refuse(f"shape {list(wanted)} (the counts' sum first)", shape, "payload shape")
     size = payload.size(limits.payload, total, limits.hidden_size)
     if len(parts[1]) != size:
-        _refuse(f"{size} bytes", len(parts[1]), "payload")
+        fields.refuse(f"{size} bytes", len(parts[1]), "payload")
     read_error = _error(error)
     if read_error is not None and read_rows:
-        _refuse("no rows beside an error", len(read_rows), "rows")
+        fields.refuse("no rows beside an error", len(read_rows), "rows")
     frame = Frame(
-        _integer(number, 0, _MAX_NUMBER, "number"),
+        fields.integer(number, 0, _MAX_NUMBER, "number"),
         _operations(operations, limits),
         read_rows,
         payload.decode(limits.payload, parts[1], total, limits.hidden_size),
         _timings(timings),
         read_error,
         echo,
+        _verifies(verifies, read_rows, limits) if verifies else (),
     )
     if limits.payload == "tokens" and total and not NOT_YET <= frame.x.min() <= frame.x.max() < limits.vocabulary:
-        _refuse(f"token ids in 0..{limits.vocabulary - 1}", [int(frame.x.min()), int(frame.x.max())], "payload")
+        fields.refuse(f"token ids in 0..{limits.vocabulary - 1}", [int(frame.x.min()), int(frame.x.max())], "payload")
     if limits.payload == "tokens" and total and frame.x.min() == NOT_YET:
         ends = np.cumsum([r.count for r in read_rows])
         for r, end in zip(read_rows, ends, strict=True):
             if r.count > 1 and frame.x[end - r.count : end].min() == NOT_YET:
-                _refuse("tokens that are not known yet in rows of their own", r.count, "payload")
+                fields.refuse("tokens that are not known yet in rows of their own", r.count, "payload")
     return frame
 
 
 def encode_result(result: StepResult, epoch: int) -> list[bytes | memoryview]:
-    """The single part of a result frame."""
+    """The parts of a result frame: one, and another where every token has its hidden state."""
     tokens = [(t.sequence, t.position, t.token, t.logprob, t.top) for t in result.tokens]
-    return [msgpack.packb([PROTOCOL, epoch, result.number, tokens, *_packed_end(result)])]
+    header = msgpack.packb([PROTOCOL, epoch, result.number, tokens, *_packed_end(result)])
+    hidden = [t.hidden for t in result.tokens if t.hidden is not None]
+    if not hidden or len(hidden) != len(tokens):
+        return [header]
+    return [header, payload.encode("f32", np.stack(hidden))]
 
 
 def decode_result(parts: Sequence[bytes], limits: Limits) -> StepResult:
@@ -162,10 +183,18 @@ def decode_result(parts: Sequence[bytes], limits: Limits) -> StepResult:
     Raises:
         WireError: it is not a frame the plan allows; names the field, what was wanted and what came.
     """
-    number, tokens, timings, error = _fields(parts, 1, 6, limits)
+    has_hidden = limits.captures and len(parts) == 2
+    number, tokens, timings, error = _fields(parts, 2 if has_hidden else 1, 6, limits)
+    read = tuple(_token(t, i, limits) for i, t in enumerate(fields.array(tokens, limits.max_rows, "tokens")))
+    if has_hidden:
+        size = payload.size("f32", len(read), limits.hidden_size)
+        if len(parts[1]) != size:
+            fields.refuse(f"{size} bytes", len(parts[1]), "hidden states")
+        rows = payload.decode("f32", parts[1], len(read), limits.hidden_size)
+        read = tuple(replace(token, hidden=row) for token, row in zip(read, rows, strict=True))
     return StepResult(
-        _integer(number, 0, _MAX_NUMBER, "number"),
-        tuple(_token(t, i, limits) for i, t in enumerate(_array(tokens, limits.max_rows, "tokens"))),
+        fields.integer(number, 0, _MAX_NUMBER, "number"),
+        read,
         _timings(timings),
         _error(error),
     )
@@ -219,90 +248,66 @@ _SAMPLING_FLOATS = {
 _SAMPLING_INTEGERS = {"top_k": (0, 2**31 - 1), "seed": (-(2**63), 2**64 - 1)}
 
 
-# Reading. Field names are joined only when something is refused.
-
-
-def _refuse(wanted: str, got: object, *field: str | int) -> NoReturn:
-    name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in field)
-    raise WireError(f"wanted {wanted}, got {reprlib.repr(got)}", where=f"frame{name}")
+# Reading.
 
 
 def _fields(parts: Sequence[bytes], count: int, width: int, limits: Limits) -> list[Any]:
     """The header's fields after version and epoch."""
     if len(parts) != count:
-        _refuse(f"{count} part{'s' * (count > 1)}", len(parts), "parts")
+        fields.refuse(f"{count} part{'s' * (count > 1)}", len(parts), "parts")
     if len(parts[0]) > limits.header_bytes:
-        _refuse(f"a header of at most {limits.header_bytes} bytes", len(parts[0]), "header")
+        fields.refuse(f"a header of at most {limits.header_bytes} bytes", len(parts[0]), "header")
     longest = max(limits.max_rows, limits.max_operations, MAX_STAGES)
     try:
         header = msgpack.unpackb(parts[0], use_list=True, max_array_len=longest, max_map_len=0, max_ext_len=0)
     except Exception as error:  # the unpacker has no common base for what it raises
         raise WireError(f"wanted msgpack, got something else ({error!r:.80})", where="frame.header") from None
     if type(header) is not list or len(header) < 2:
-        _refuse("an array that begins with version and epoch", header, "header")
+        fields.refuse("an array that begins with version and epoch", header, "header")
     if header[0] != PROTOCOL or type(header[0]) is not int:
-        _refuse(f"protocol version {PROTOCOL}", header[0], "version")
+        fields.refuse(f"protocol version {PROTOCOL}", header[0], "version")
     if header[1] != limits.epoch or type(header[1]) is not int:
-        _refuse(f"epoch {limits.epoch}", header[1], "epoch")
+        fields.refuse(f"epoch {limits.epoch}", header[1], "epoch")
     if len(header) != width:
-        _refuse(f"{width} fields", len(header), "header")
+        fields.refuse(f"{width} fields", len(header), "header")
     return header[2:]
-
-
-def _integer(value: object, low: int, high: int, *field: str | int) -> int:
-    if type(value) is not int or not low <= value <= high:
-        _refuse(f"an integer in {low}..{high}", value, *field)
-    return value
-
-
-def _real(value: object, low: float, high: float, *field: str | int) -> float:
-    """A number in [low, high]; bounds that are infinite are not values."""
-    if type(value) is not float or not low <= value <= high or math.isinf(value):
-        _refuse(f"a finite number in {low}..{high}", value, *field)
-    return value
-
-
-def _logprob(value: object, *field: str | int) -> float:
-    """A log probability: -inf is one, and rounding may lift a sure thing a little above 0."""
-    if type(value) is not float or not value < 0.01:
-        _refuse("a log probability", value, *field)
-    return value
-
-
-def _array(value: object, longest: int, *field: str | int) -> list[Any]:
-    if type(value) is not list:
-        _refuse("an array", value, *field)
-    if len(value) > longest:
-        _refuse(f"at most {longest} entries", len(value), *field)
-    return value
-
-
-def _record(value: object, width: int, *field: str | int) -> list[Any]:
-    if type(value) is not list or len(value) != width:
-        _refuse(f"an array of {width} fields", value, *field)
-    return value
 
 
 def _rows(value: object, limits: Limits) -> tuple[SequenceRows, ...]:
     rows: list[SequenceRows] = []
     seen: set[int] = set()
-    for i, item in enumerate(_array(value, limits.max_sequences, "rows")):
-        sequence, past, count, sample = _record(item, 4, "rows", i)
-        _integer(sequence, 0, _MAX_NUMBER, "rows", i, "sequence")
-        _integer(past, 0, limits.kv_tokens, "rows", i, "past")
-        _integer(count, 1, limits.max_rows, "rows", i, "count")
-        _integer(sample, 0, count, "rows", i, "sample")
+    for i, item in enumerate(fields.array(value, limits.max_sequences, "rows")):
+        sequence, past, count, sample = fields.record(item, 4, "rows", i)
+        fields.integer(sequence, 0, _MAX_NUMBER, "rows", i, "sequence")
+        fields.integer(past, 0, limits.kv_tokens, "rows", i, "past")
+        fields.integer(count, 1, limits.max_rows, "rows", i, "count")
+        fields.integer(sample, 0, count, "rows", i, "sample")
         if past + count > limits.kv_tokens:
-            _refuse(f"past + count of at most {limits.kv_tokens}", past + count, "rows", i)
+            fields.refuse(f"past + count of at most {limits.kv_tokens}", past + count, "rows", i)
         if sequence in seen:
-            _refuse("every sequence once", sequence, "rows", i, "sequence")
+            fields.refuse("every sequence once", sequence, "rows", i, "sequence")
         seen.add(sequence)
         rows.append(SequenceRows(sequence, past, count, sample))
     return tuple(rows)
 
 
+def _verifies(value: object, rows: Sequence[SequenceRows], limits: Limits) -> tuple[Verify, ...]:
+    sampled = {r.sequence: r.sample for r in rows}
+    verifies = []
+    for i, item in enumerate(fields.array(value, len(rows), "verifies")):
+        sequence, branch, packed = fields.record(item, 3, "verifies", i)
+        fields.integer(sequence, 0, _MAX_NUMBER, "verifies", i, "sequence")
+        fields.integer(branch, 0, _MAX_NUMBER, "verifies", i, "branch")
+        tokens = fields.tokens(packed, limits.max_rows, limits.vocabulary, "verifies", i, "tokens")
+        wanted = sampled.pop(sequence, 0)
+        if not tokens or len(tokens) != wanted:
+            fields.refuse(f"tokens of the {wanted} sampled rows, once", len(tokens), "verifies", i, "tokens")
+        verifies.append(Verify(sequence, branch, tokens))
+    return tuple(verifies)
+
+
 def _operations(value: object, limits: Limits) -> tuple[Operation, ...]:
-    items = _array(value, limits.max_operations, "operations")
+    items = fields.array(value, limits.max_operations, "operations")
     return tuple(_operation(item, i, limits) for i, item in enumerate(items))
 
 
@@ -311,80 +316,73 @@ def _operation(item: object, i: int, limits: Limits) -> Operation:
     if type(item) is list:
         match item:
             case ["open", sequence, sampling, history, prompt]:
-                tokens = _tokens(history, limits.kv_tokens, limits.vocabulary, *field, "history")
+                tokens = fields.tokens(history, limits.kv_tokens, limits.vocabulary, *field, "history")
                 return Open(
-                    _integer(sequence, 0, _MAX_NUMBER, *field, "sequence"),
+                    fields.integer(sequence, 0, _MAX_NUMBER, *field, "sequence"),
                     _sampling(sampling, limits, *field, "sampling"),
                     tokens,
-                    _integer(prompt, 0, limits.kv_tokens, *field, "prompt"),
+                    fields.integer(prompt, 0, limits.kv_tokens, *field, "prompt"),
                 )
             case ["fork", source, target, length]:
                 return Fork(
-                    _integer(source, 0, _MAX_NUMBER, *field, "source"),
-                    _integer(target, 0, _MAX_NUMBER, *field, "target"),
-                    _integer(length, 0, limits.kv_tokens, *field, "length"),
+                    fields.integer(source, 0, _MAX_NUMBER, *field, "source"),
+                    fields.integer(target, 0, _MAX_NUMBER, *field, "target"),
+                    fields.integer(length, 0, limits.kv_tokens, *field, "length"),
                 )
             case ["free", sequence]:
-                return Free(_integer(sequence, 0, _MAX_NUMBER, *field, "sequence"))
-    _refuse("an open, fork or free", item, *field)
+                return Free(fields.integer(sequence, 0, _MAX_NUMBER, *field, "sequence"))
+    fields.refuse("an open, fork or free", item, *field)
 
 
 def _sampling(value: object, limits: Limits, *field: str | int) -> Sampling:
     width = len(_SAMPLING_FLOATS) + len(_SAMPLING_INTEGERS) + 3
-    values = _record(value, width, *field)
+    values = fields.record(value, width, *field)
     named: dict[str, Any] = dict(zip([*_SAMPLING_FLOATS, *_SAMPLING_INTEGERS, "logprobs"], values[:-2], strict=True))
     for name, (least, most) in _SAMPLING_FLOATS.items():
-        _real(named[name], least, most, *field, name)
+        fields.real(named[name], least, most, *field, name)
     for name, (low, high) in _SAMPLING_INTEGERS.items():
-        _integer(named[name], low, high, *field, name)
+        fields.integer(named[name], low, high, *field, name)
     if named["logprobs"] is not None:
-        _integer(named["logprobs"], 0, MAX_TOP, *field, "logprobs")
-    ids = _tokens(values[-2], MAX_LOGIT_BIAS, limits.vocabulary, *field, "logit_bias")
+        fields.integer(named["logprobs"], 0, MAX_TOP, *field, "logprobs")
+    ids = fields.tokens(values[-2], MAX_LOGIT_BIAS, limits.vocabulary, *field, "logit_bias")
     if type(values[-1]) is not bytes or len(values[-1]) != 8 * len(ids):
-        _refuse(f"{8 * len(ids)} bytes", values[-1], *field, "logit_bias")
+        fields.refuse(f"{8 * len(ids)} bytes", values[-1], *field, "logit_bias")
     biases = np.frombuffer(values[-1], "<f8")
     if not np.isfinite(biases).all():
-        _refuse("finite numbers", biases.tolist(), *field, "logit_bias")
+        fields.refuse("finite numbers", biases.tolist(), *field, "logit_bias")
     return Sampling(**named, logit_bias=dict(zip(ids, biases.tolist(), strict=True)))
-
-
-def _tokens(value: object, longest: int, vocabulary: int, *field: str | int) -> tuple[int, ...]:
-    if type(value) is not bytes or len(value) % 4 or len(value) > 4 * longest:
-        _refuse(f"at most {longest} int32", value, *field)
-    ids = np.frombuffer(value, "<i4")
-    if ids.size and not 0 <= ids.min() <= ids.max() < vocabulary:
-        _refuse(f"token ids in 0..{vocabulary - 1}", [int(ids.min()), int(ids.max())], *field)
-    return tuple(ids.tolist())
 
 
 def _timings(value: object) -> tuple[StageTiming, ...]:
     timings = []
-    for i, item in enumerate(_array(value, MAX_STAGES, "timings")):
-        wait, queued, compute, send = (_real(v, 0.0, math.inf, "timings", i) for v in _record(item, 4, "timings", i))
+    for i, item in enumerate(fields.array(value, MAX_STAGES, "timings")):
+        wait, queued, compute, send = (
+            fields.real(v, 0.0, math.inf, "timings", i) for v in fields.record(item, 4, "timings", i)
+        )
         timings.append(StageTiming(wait, compute, send, queued))
     return tuple(timings)
 
 
 def _error(value: object) -> str | None:
     if value is not None and (type(value) is not str or len(value) > _MAX_ERROR):
-        _refuse(f"a text of at most {_MAX_ERROR} characters, or nothing", value, "error")
+        fields.refuse(f"a text of at most {_MAX_ERROR} characters, or nothing", value, "error")
     return value
 
 
 def _token(item: object, i: int, limits: Limits) -> Token:
     field = ("tokens", i)
-    sequence, position, token, logprob, top = _record(item, 5, *field)
+    sequence, position, token, logprob, top = fields.record(item, 5, *field)
     if logprob is not None:
-        _logprob(logprob, *field, "logprob")
+        fields.logprob(logprob, *field, "logprob")
     best = []
-    for j, pair in enumerate(_array(top, MAX_TOP, *field, "top")):
-        other, value = _record(pair, 2, *field, "top", j)
-        _integer(other, 0, limits.vocabulary - 1, *field, "top", j)
-        best.append((other, _logprob(value, *field, "top", j)))
+    for j, pair in enumerate(fields.array(top, MAX_TOP, *field, "top")):
+        other, value = fields.record(pair, 2, *field, "top", j)
+        fields.integer(other, 0, limits.vocabulary - 1, *field, "top", j)
+        best.append((other, fields.logprob(value, *field, "top", j)))
     return Token(
-        _integer(sequence, 0, _MAX_NUMBER, *field, "sequence"),
-        _integer(position, 0, limits.kv_tokens, *field, "position"),
-        _integer(token, 0, limits.vocabulary - 1, *field, "token"),
+        fields.integer(sequence, 0, _MAX_NUMBER, *field, "sequence"),
+        fields.integer(position, 0, limits.kv_tokens, *field, "position"),
+        fields.integer(token, 0, limits.vocabulary - 1, *field, "token"),
         logprob,
         tuple(best),
     )

@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> int:
         print(__doc__)
         return 0
     try:
-        _environment.prepare(("dev", "export"))
+        _environment.prepare(("dev", "export", "llamacpp"))
     except KeyboardInterrupt:
         return 130
     module = [_environment.python(), "-m"]

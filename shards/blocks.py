@@ -36,6 +36,10 @@ class BlockTable:
         """How many blocks no sequence holds."""
         return len(self._free)
 
+    def __len__(self) -> int:
+        """How many sequences are open."""
+        return len(self._sequences)
+
     def __contains__(self, sequence: int) -> bool:
         return sequence in self._sequences
 

@@ -1,4 +1,4 @@
-"""From a package on disk to a running stage. OpenVINO is imported when a stage is loaded, not before."""
+"""From a package on disk to a running stage. An engine is imported when a stage is loaded, not before."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ _AGAIN = "Export the model again."
 def load_stage(config: StageConfig, progress: Progress = silent, cache: Path | None = None) -> StageRuntime:
     """Load layers of a package onto a device.
 
-    Only the stage's own weights are ever touched: OpenVINO maps the weights file, so the package may be sparse, and the
-    graph's copy of them goes when the device has its own.
+    Only the stage's own weights are ever touched, so the package may be sparse: OpenVINO maps the weights file, and the
+    graph's copy of them goes when the device has its own; for llama.cpp they are copied into a file of the stage's own.
 
     Args:
         config: Which layers, where, how.
         progress: Told which of the steps of loading has begun.
-        cache: Folder in which tuning results are kept; without one, tuning happens at each load.
+        cache: Folder in which tuning results and the files of llama.cpp stages are kept; without one, they are made at
+            each load.
 
     Raises:
         PackageError: the package lacks what the stage needs, has other bytes than its manifest says, or has not the
@@ -40,7 +41,11 @@ def load_stage(config: StageConfig, progress: Progress = silent, cache: Path | N
         CapacityError: there is no memory for the KV cache.
     """
     store = PackageStore(config.package)
-    store.verify(store.pieces_of_stage(config.first_layer, config.end_layer), progress)
+    store.verify(store.pieces_of_stage(config.first_layer, config.end_layer, config.engine), progress)
+    if config.engine == "llamacpp":
+        from shards.llamacpp.loading import load_llamacpp_stage
+
+        return load_llamacpp_stage(store, config, progress, cache)
     tuned = config.mode == "fast" and config.tune
     steps = ["reading the graph", *(["tuning"] if tuned else []), "cutting", "compiling"]
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from shards.errors import PackageError
+
+if TYPE_CHECKING:
+    from shards.runtime import EngineName
 
 FORMAT = 1
 """Version of the package layout; a package with a larger one is refused."""
@@ -20,8 +23,12 @@ PIECE_BYTES = 4 * 2**20
 MANIFEST = "manifest.json"
 GRAPH = "openvino/graph.xml"
 WEIGHTS = "openvino/weights.bin"
+LLAMACPP_METADATA = "llamacpp/metadata.json"
+LLAMACPP_TENSORS = "llamacpp/tensors.bin"
 TOKENIZER = "tokenizer/openvino_tokenizer.xml"
 DETOKENIZER = "tokenizer/openvino_detokenizer.xml"
+DRAFT_VOCABULARY = "openvino/draft_vocabulary.bin"
+"""Of a trimmed package: the token id of each column of the logits, int32 little-endian, ascending."""
 
 _AGAIN = "Export the model again."
 
@@ -42,7 +49,10 @@ class ModelFacts(_Frozen):
     hidden_size: int = Field(gt=0)
     kv_heads: int = Field(gt=0)
     head_size: int = Field(gt=0, description="of the larger of key and value")
-    vocabulary: int = Field(gt=0, description="width of the logits")
+    vocabulary: int = Field(gt=0, description="token ids there are")
+    draft_vocabulary: int | None = Field(
+        None, gt=0, description="width of the logits of a draft model whose head knows only so many tokens; None: all"
+    )
     context_length: int = Field(gt=0)
     stop_tokens: tuple[int, ...]
     bos_token: int | None = None
@@ -51,6 +61,11 @@ class ModelFacts(_Frozen):
     eos_text: str = Field("", description="the text of the EOS token, for chat templates")
     hidden_dtype: str = Field("f32", description="element type of the hidden state at the cuts")
     weights: str = Field(description="how the weights are stored, e.g. 'int4 sym, group 128'")
+
+    @property
+    def logits(self) -> int:
+        """Width of the logits."""
+        return self.draft_vocabulary or self.vocabulary
 
 
 class FileEntry(_Frozen):
@@ -71,12 +86,17 @@ class FileEntry(_Frozen):
 
 
 class WeightSpans(_Frozen):
-    """Byte ranges of the weights file by who needs them; sorted, merged, half-open."""
+    """Byte ranges of a backend's weights file by who needs them; sorted, merged, half-open."""
 
     shared: tuple[Span, ...] = Field(description="small constants every stage needs to read the graph")
     embedding: tuple[Span, ...] = Field(description="the first stage besides its layers")
     layers: tuple[tuple[Span, ...], ...] = Field(description="each decoder layer")
     head: tuple[Span, ...] = Field(description="the tail besides its layers: final norm and head matrix")
+
+    @classmethod
+    def nothing(cls, layers: int) -> Self:
+        """Of a model of so many layers, for a backend that is not there."""
+        return cls(shared=(), embedding=(), layers=((),) * layers, head=())
 
     def all(self) -> tuple[Span, ...]:
         """The merged ranges of the whole model."""
@@ -107,7 +127,8 @@ class Manifest(_Frozen):
 
     format: int = FORMAT
     facts: ModelFacts
-    spans: WeightSpans
+    spans: WeightSpans = Field(description="of the OpenVINO backend; all empty in a package without it")
+    llamacpp: WeightSpans | None = Field(None, description="of the llama.cpp backend; None: the package has none")
     files: tuple[FileEntry, ...]
     stage: StageOf | None = Field(None, description="None: the whole model")
     source: dict[str, Any] = Field(default_factory=dict, description="where it came from; for people")
@@ -131,13 +152,56 @@ class Manifest(_Frozen):
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
-        if len(self.spans.layers) != self.facts.layers:
-            raise ValueError(f"the model has {self.facts.layers} layers, spans of {len(self.spans.layers)} are given")
-        size = next((f.size for f in self.files if f.path == WEIGHTS), 0)
-        for start, end in self.spans.all():
-            if not 0 <= start <= end <= size:
-                raise ValueError(f"bytes {start}-{end} are not in the weights, which have {size}")
+        for spans, path in ((self.spans, WEIGHTS), (self.llamacpp, LLAMACPP_TENSORS)):
+            if spans is None:
+                continue
+            if len(spans.layers) != self.facts.layers:
+                raise ValueError(f"the model has {self.facts.layers} layers, spans of {len(spans.layers)} are given")
+            size = next((f.size for f in self.files if f.path == path), 0)
+            for start, end in spans.all():
+                if not 0 <= start <= end <= size:
+                    raise ValueError(f"bytes {start}-{end} are not in the weights, which have {size}")
+        wanted = None if self.facts.draft_vocabulary is None else 4 * self.facts.draft_vocabulary
+        listed = next((f.size for f in self.files if f.path == DRAFT_VOCABULARY), None)
+        if listed != wanted:
+            raise ValueError(f"{DRAFT_VOCABULARY} has {listed} bytes, a head of these facts wants {wanted}")
         return self
+
+    @property
+    def has_openvino(self) -> bool:
+        """Whether the package has the OpenVINO backend."""
+        return self.llamacpp is None or any(entry.path == GRAPH for entry in self.files)
+
+    def spans_for(self, engine: EngineName) -> WeightSpans:
+        """The byte ranges of the weights that an engine reads.
+
+        Raises:
+            PackageError: the package does not have its backend.
+        """
+        if engine == "llamacpp":
+            if self.llamacpp is None:
+                raise PackageError(
+                    "the package has no llama.cpp backend",
+                    where=self.facts.name,
+                    hint="Export the model's GGUF again with --backend both, or use an OpenVINO engine.",
+                )
+            return self.llamacpp
+        if not self.has_openvino:
+            raise PackageError(
+                "the package has the llama.cpp backend alone", where=self.facts.name, hint="Use: --engine llamacpp"
+            )
+        return self.spans
+
+    def check_whole_vocabulary(self, *, where: Path) -> None:
+        """See that the model can answer by itself; raises PackageError for a draft with a trimmed head."""
+        facts = self.facts
+        if facts.draft_vocabulary is not None:
+            raise PackageError(
+                f"{facts.name} knows {facts.draft_vocabulary} of {facts.vocabulary} tokens (it was exported with"
+                " --draft-vocabulary), so it can be a draft and nothing else",
+                where=str(where),
+                hint="Serve the model it was made for, with this package as its --draft.",
+            )
 
     def check_layers(self, first: int, end: int, *, where: Path) -> None:
         """See that a stage with layers [first, end) can be loaded from here; raises PackageError if not."""

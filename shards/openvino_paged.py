@@ -16,7 +16,7 @@ from shards.blocks import BlockTable
 from shards.device import Properties, cache_tensor, check_memory, compile_stage, facts_of, reason
 from shards.edges import layer_words
 from shards.errors import StageError
-from shards.graph import block_tokens, cache_ports, make_paged
+from shards.graph import block_tokens, cache_ports, find_layers, is_tail, make_paged, output_hidden_rows
 from shards.inputs import InputBuffer, check_rows
 from shards.manifest import ModelFacts
 from shards.runtime import Batch, RuntimeFacts, StageConfig
@@ -34,7 +34,11 @@ class PagedStage:
     def __init__(
         self, core: ov.Core, stage: ov.Model, config: StageConfig, model: ModelFacts, properties: Properties
     ) -> None:
+        # what the last layer gives, found while the graph still has the form that it is found by
+        captured = find_layers(stage).edges[-1] if config.capture and is_tail(stage) else None
         make_paged(stage)
+        if captured is not None:
+            output_hidden_rows(stage, captured, axis=0)
         compiled = compile_stage(core, stage, config.device, properties)
         caches = cache_ports(compiled)
         block = block_tokens(caches)
@@ -56,8 +60,11 @@ class PagedStage:
             if (name := next(iter(port.names))) not in self._caches
         }
         self._rows_in = "input_ids" if self._facts.is_first else "inputs_embeds"
-        width = self._facts.vocabulary if self._facts.is_tail else self._facts.hidden_size
+        width = model.logits if self._facts.is_tail else self._facts.hidden_size
         self._nothing = np.empty((0, width), np.float32)
+        self._captures = captured is not None
+        self.hidden_rows = np.empty((0, self._facts.hidden_size), np.float32)
+        """On a tail that captures: hidden states of the last step's wanted rows, valid until the next step."""
 
     @property
     def facts(self) -> RuntimeFacts:
@@ -95,6 +102,7 @@ class PagedStage:
     def _infer(self, batch: Batch) -> NDArray[np.float32]:
         active = [rows for rows in batch.sequences if rows.count]
         if not active:
+            self.hidden_rows = self.hidden_rows[:0]
             return self._nothing
         past = np.array([rows.past for rows in active], np.int32)
         count = np.array([rows.count for rows in active], np.int32)
@@ -119,10 +127,15 @@ class PagedStage:
             wanted = batch.wanted
             # a head with no row to work on is outside what plugins are tested with: one row is cheap, and dropped
             inputs["output_rows"].write(wanted if len(wanted) else 0, (max(len(wanted), 1),))
-            return self._compute()[: len(wanted)]
+            logits = self._compute()
+            self.hidden_rows = self.hidden_rows[: len(wanted)]
+            return logits[: len(wanted)]
         return self._compute()
 
     def _compute(self) -> NDArray[np.float32]:
         # shared: by default the request copies its outputs into the answer
-        data: NDArray[np.float32] = self._request.infer(share_outputs=True)[0]
+        outputs = self._request.infer(share_outputs=True)
+        if self._captures:
+            self.hidden_rows = outputs[1].reshape(-1, outputs[1].shape[-1])
+        data: NDArray[np.float32] = outputs[0]
         return data.reshape(-1, data.shape[-1])

@@ -18,7 +18,7 @@ from shards.blocks import BlockTable
 from shards.device import Properties, compile_stage, facts_of, reason
 from shards.edges import layer_words
 from shards.errors import GraphError, StageError
-from shards.graph import find_layers, gather_output_rows, make_paged
+from shards.graph import find_layers, gather_output_rows, is_tail, make_paged, output_hidden_rows
 from shards.inputs import InputBuffer, check_rows
 from shards.manifest import ModelFacts
 from shards.runtime import Batch, RuntimeFacts, SequenceRows, StageConfig
@@ -46,11 +46,15 @@ class StatefulStage:
     def __init__(
         self, core: ov.Core, stage: ov.Model, config: StageConfig, model: ModelFacts, properties: Properties
     ) -> None:
-        caches = [state for pair in find_layers(stage).caches for state in pair]
+        layers = find_layers(stage)
+        caches = [state for pair in layers.caches for state in pair]
         self._length_axis = {state.get_attributes()["variable_id"]: _length_axis(state) for state in caches}
         names = {name for port in stage.inputs for name in port.names}
         self._hides = {"attention_mask", "position_ids"} <= names and not _counts_cached_rows(stage)
         gather_output_rows(stage)
+        self._captures = config.capture and is_tail(stage)
+        if self._captures:
+            output_hidden_rows(stage, layers.edges[-1], axis=1)
         self._compiled = compile_stage(core, stage, config.device, properties)
         blocks = -(-config.kv_tokens // BLOCK)
         self._facts = facts_of(config, model, self._compiled, BLOCK, blocks)
@@ -58,7 +62,9 @@ class StatefulStage:
         self._sequences: dict[int, _Sequence] = {}
         self._idle: list[_Sequence] = []
         self._rows_in = "input_ids" if self._facts.is_first else "inputs_embeds"
-        self._width = self._facts.vocabulary if self._facts.is_tail else self._facts.hidden_size
+        self._width = model.logits if self._facts.is_tail else self._facts.hidden_size
+        self.hidden_rows = np.empty((0, self._facts.hidden_size), np.float32)
+        """On a tail that captures: hidden states of the last step's wanted rows, valid until the next step."""
 
     @property
     def facts(self) -> RuntimeFacts:
@@ -69,7 +75,7 @@ class StatefulStage:
         """Run the sequences of a batch one after another; see StageRuntime."""
         check_rows(batch, self._facts)
         self._table.extend(batch.sequences)
-        outputs = []
+        outputs, hidden = [], []
         begin = 0
         try:
             for rows in batch.sequences:
@@ -79,6 +85,8 @@ class StatefulStage:
                 self._roll_back(sequence, rows.past)
                 if rows.count:
                     outputs.append(self._infer(sequence, rows, batch.x[begin : begin + rows.count]))
+                    if self._captures:
+                        hidden.append(sequence.request.get_output_tensor(1).data[0, : rows.sample])
                 begin += rows.count
         except RuntimeError as error:
             self._undo(batch, failed=rows.sequence)
@@ -86,6 +94,7 @@ class StatefulStage:
                 f"{self._facts.device} failed in {rows.count} rows of sequence {rows.sequence}: {reason(error)}",
                 where=f"layers {layer_words(self._facts)}",
             ) from error
+        self.hidden_rows = np.concatenate(hidden) if hidden else self.hidden_rows[:0]
         if len(outputs) == 1:
             return outputs[0]
         return np.concatenate(outputs) if outputs else np.empty((0, self._width), np.float32)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from shards.edges import begin_of, end_of
 
-EngineName = Literal["openvino-paged", "openvino-stateful"]
+EngineName = Literal["openvino-paged", "openvino-stateful", "llamacpp"]
 Mode = Literal["exact", "fast"]
 KvPrecision = Literal["u8", "f16", "f32"]
 
@@ -37,6 +37,7 @@ class StageConfig(BaseModel):
         None, description="what keys and values are kept in; None: u8 in fast mode, f32 in exact mode"
     )
     tune: bool = Field(True, description="in fast mode, try the properties that matter at load and keep the best")
+    capture: bool = Field(False, description="on the tail: also give the hidden states that logits are made of")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,8 @@ class RuntimeFacts:
     """The stage before does the first layer's attention."""
     ends_after_attention: bool = False
     """Of the last layer only the attention is done here."""
+    sequences: int | None = None
+    """Most sequences it can hold at once, kept ones and forks among them; None: as many as there is room for."""
 
     @property
     def is_first(self) -> bool:

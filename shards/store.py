@@ -16,12 +16,26 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shards import manifest as manifests
 from shards import sparse
 from shards.errors import CapacityError, PackageError
-from shards.manifest import GRAPH, PIECE_BYTES, WEIGHTS, FileEntry, Manifest, Span
+from shards.manifest import (
+    DRAFT_VOCABULARY,
+    GRAPH,
+    LLAMACPP_METADATA,
+    LLAMACPP_TENSORS,
+    PIECE_BYTES,
+    WEIGHTS,
+    FileEntry,
+    Manifest,
+    Span,
+)
 from shards.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from shards.runtime import EngineName
 
 _AGAIN = "Fetch or copy the package again, or export the model again."
 
@@ -104,14 +118,21 @@ class PackageStore:
             raise PackageError(f"there is no piece {index}, the file has {len(entry.pieces)}", where=path)
         return _piece(entry, index)
 
-    def pieces_of_stage(self, first: int, end: int) -> tuple[Piece, ...]:
-        """What a stage with layers [first, end) needs: the graph, and its ranges of the weights.
+    def pieces_of_stage(self, first: int, end: int, engine: EngineName = "openvino-paged") -> tuple[Piece, ...]:
+        """What a stage with layers [first, end) needs: what describes the model, its ranges of the weights, a trimmed
+        head's token ids.
 
         Raises:
-            PackageError: the package does not have these layers.
+            PackageError: the package does not have these layers, or nothing for this engine.
         """
         self.manifest.check_layers(first, end, where=self.folder)
-        return self.pieces(GRAPH) + self.pieces(WEIGHTS, self.manifest.spans.of_stage(first, end))
+        spans = self.manifest.spans_for(engine).of_stage(first, end)
+        if engine == "llamacpp":
+            return self.pieces(LLAMACPP_METADATA) + self.pieces(LLAMACPP_TENSORS, spans)
+        needed = self.pieces(GRAPH) + self.pieces(WEIGHTS, spans)
+        if self.manifest.facts.draft_vocabulary is not None and end == self.manifest.facts.layers:
+            needed += self.pieces(DRAFT_VOCABULARY)
+        return needed
 
     def all_pieces(self) -> tuple[Piece, ...]:
         """Every piece of every file."""

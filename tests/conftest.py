@@ -8,7 +8,9 @@ import shutil
 import signal
 import time
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,8 +19,11 @@ from sharing import cache_folder, one_at_a_time
 
 from agent import download
 
-_SOURCES = ("exporters/**/*.py", "shards/graph/*.py", "shards/manifest.py")
+_SOURCES = ("exporters/**/*.py", "shards/graph/*.py", "shards/llamacpp/metadata.py", "shards/manifest.py")
 _STALE_SECONDS = 86_400
+
+collect_ignore_glob = [] if find_spec("llama_cpp") else ["*test_llamacpp_*.py"]
+"""The extra is for some; without it, what needs it is no test."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,18 +60,28 @@ def smollm2_gguf() -> Path:
 @pytest.fixture(scope="session")
 def smollm2_package(smollm2_gguf: Path) -> Path:
     """The package of SmolLM2 with its weights kept, made once for each state of the code that makes it. Read only."""
+    return _smollm2(smollm2_gguf, "openvino")
+
+
+@pytest.fixture(scope="session")
+def smollm2_llamacpp_package(smollm2_gguf: Path) -> Path:
+    """The same with the llama.cpp backend as well. Read only."""
+    return _smollm2(smollm2_gguf, "both")
+
+
+def _smollm2(gguf: Path, backend: Literal["openvino", "both"]) -> Path:
     from exporters.export import export
 
     folder = cache_folder()
-    package = folder / f"smollm2-{_key(smollm2_gguf)}"
-    with one_at_a_time("smollm2"):
+    package = folder / f"smollm2-{backend}-{_key(gguf)}"
+    with one_at_a_time(f"smollm2-{backend}"):
         if not (package / "manifest.json").exists():
             for old in folder.glob("smollm2-*"):
                 if time.time() - old.stat().st_mtime > _STALE_SECONDS:
                     shutil.rmtree(old, ignore_errors=True)
             made = folder / f".{package.name}-{time.monotonic_ns()}"
             try:
-                export(str(smollm2_gguf), made, weights="keep", verified=False)
+                export(str(gguf), made, weights="keep", backend=backend, verified=False)
                 made.rename(package)
             finally:
                 shutil.rmtree(made, ignore_errors=True)
@@ -112,7 +127,7 @@ def tiny_chat_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("tiny-chat")
     source = write_tiny_gguf(folder / "tiny.gguf", layers=4)
-    return export(str(source), folder / "tiny", weights="keep", verified=False).package
+    return export(str(source), folder / "tiny", weights="keep", backend="openvino", verified=False).package
 
 
 def _key(gguf: Path) -> str:

@@ -7,8 +7,9 @@ import os
 import shutil
 from pathlib import Path
 
-from exporters import facts
+from exporters import facts, llamacpp
 from exporters.package import write_package
+from exporters.sources.gguf_file import read_gguf
 from shards import manifest as manifests
 from shards.graph import layer_spans
 from shards.progress import silent
@@ -23,6 +24,26 @@ def package_of(ir: Path, folder: Path) -> Path:
         facts.read(graph, name=folder.name, folder=ir),
         layer_spans(graph),
         source={},
+        scratch=folder,
+        progress=silent,
+    )
+    return folder
+
+
+def llamacpp_package_of(gguf: Path, folder: Path) -> Path:
+    """Make a package without a tokenizer of a GGUF, for llama.cpp alone."""
+    file = read_gguf(gguf)
+    model = llamacpp.metadata_of(file)
+    files = {path: folder / path for path in (manifests.LLAMACPP_METADATA, manifests.LLAMACPP_TENSORS)}
+    (folder / manifests.LLAMACPP_METADATA).parent.mkdir(parents=True)
+    llamacpp.write_files(file, model, *files.values())
+    write_package(
+        folder,
+        files,
+        facts.of_gguf(file, folder.name),
+        manifests.WeightSpans.nothing(model.depth),
+        llamacpp=llamacpp.spans_of(model),
+        source={"path": str(gguf)},
         scratch=folder,
         progress=silent,
     )

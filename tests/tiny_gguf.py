@@ -38,15 +38,18 @@ def write_tiny_gguf(
     layers: int = LAYERS,
     rope_factors: float | None = None,
     architecture: str = "llama",
+    vocabulary_size: int | None = None,
     metadata: dict[str, Any] | None = None,
 ) -> Path:
     """A llama. `metadata` adds entries; None as a value leaves one out.
 
-    The weights depend on `seed` alone, up to what `stored` (a type of gguf) rounds.
+    The weights depend on `seed` alone, up to what `stored` (a type of gguf) rounds, and on the number of tokens, to which
+    unused ones can be added.
     """
     rng = np.random.default_rng(seed)
     dtype = gguf.GGMLQuantizationType[stored]
     tokens = vocabulary()
+    tokens += [f"<unused{number}>" for number in range(len(tokens), vocabulary_size or 0)]
     entries: dict[str, Any] = {
         "general.name": "tiny",
         "general.file_type": 7,

@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
+from agent import speculation
 from agent.api.errors import ApiError
 from agent.metrics import Metrics
 from pipeline import payload
@@ -138,6 +139,7 @@ def _chain(copy: Copy, snapshot: HeadSnapshot) -> dict[str, Any]:
         "dropped_frames": snapshot.dropped,
         "failure": snapshot.failure,
         "scheduler": asdict(snapshot.scheduler),
+        "speculation": speculation.told(snapshot),
         "requests": [asdict(request) for request in snapshot.requests],
         "steps": [asdict(step) for step in snapshot.steps],
     }

@@ -8,8 +8,10 @@ import typer
 
 from agent.cli import bench
 from agent.cli.ask import ask
+from agent.cli.capture import capture
 from agent.cli.demo import demo
 from agent.cli.doctor import doctor
+from agent.cli.draft_eval import draft_eval
 from agent.cli.export import export
 from agent.cli.fleet import approve, forget, plan, status, token
 from agent.cli.inspect import inspect
@@ -45,6 +47,8 @@ for command in (
     token,
     doctor,
     simulate,
+    capture,
+    draft_eval,
 ):
     app.command()(command)
 app.add_typer(bench.app, name="bench")

@@ -9,6 +9,7 @@ import typer
 
 from agent.cli import output
 from agent.cli.ask import stream_answer
+from agent.cli.draft_options import Draft, DraftTokens
 
 if TYPE_CHECKING:
     from pipeline.averages import LastSteps
@@ -21,14 +22,22 @@ _HEAD = "head"
 def demo(
     prompt: Annotated[str, typer.Option(help="What to ask the model.")] = "What is the capital of France?",
     stages: Annotated[int, typer.Option(min=1, help="Processes to divide the model over.")] = 2,
+    draft: Draft = "none",
+    draft_tokens: DraftTokens = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print answer and timings as JSON.")] = False,
 ) -> None:
     """Fetch a small model, divide it over processes of this PC, ask it something, and show where the time went.
 
     Downloads SmolLM2-135M-Instruct (93 MB) on first use and keeps it in your cache folder.
 
-    Example: edge-agent demo --prompt "Name three rivers."
+    Examples:
+
+        edge-agent demo --prompt "Name three rivers."
+
+        edge-agent demo --draft ngram --prompt "Say this ten times: the quick brown fox."
     """
+    from agent import speculation
+    from agent.cli.fleet_tables import guessing
     from agent.client import Client
     from agent.serving import Serving
     from pipeline.running import RunOptions
@@ -36,7 +45,8 @@ def demo(
     with output.progress_bars(quiet=as_json) as progress:
         package = demo_package(progress)
         # exact: the same answer on every machine, and no tuning before it
-        serving = Serving(package, RunOptions(stages=stages, mode="exact"), port=0, progress=progress)
+        options = RunOptions(stages=stages, mode="exact", draft=draft, draft_tokens=draft_tokens)
+        serving = Serving(package, options, port=0, progress=progress)
     with serving, Client(serving.url) as client:
         if not as_json:
             name = serving.model.manifest.facts.name
@@ -47,12 +57,14 @@ def demo(
             "max_completion_tokens": _MAX_TOKENS,
         }
         answer = stream_answer(client, body, quiet=as_json)
-        last = serving.model.copies[0].head.snapshot().times
-    times = _times(last)
+        snapshot = serving.model.copies[0].head.snapshot()
+    times, guesses = _times(snapshot.times), speculation.told(snapshot)
     if as_json:
-        output.print_json({**answer, "stages": stages, "milliseconds_per_token": times})
+        output.print_json({**answer, "stages": stages, "milliseconds_per_token": times, "speculation": guesses})
     else:
         _show(answer, times)
+        if guesses is not None:
+            output.show(guessing(guesses))
 
 
 def demo_package(progress: Progress) -> Path:

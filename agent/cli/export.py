@@ -33,6 +33,14 @@ def export(
             show_default=False,
         ),
     ] = None,
+    backend: Annotated[
+        Literal["openvino", "llamacpp", "both"] | None,
+        typer.Option(
+            help="What shall run the package. Default: all that can; llama.cpp runs .gguf files, where the extra"
+            " 'llamacpp' is installed, and takes their weights as they are.",
+            show_default=False,
+        ),
+    ] = None,
     split: Annotated[
         str,
         typer.Option(
@@ -42,6 +50,25 @@ def export(
             show_default=False,
         ),
     ] = "",
+    draft_vocabulary: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Make a draft whose head knows only the N most frequent tokens of --corpus: quicker guesses, a few"
+            " more of them wrong. Such a package cannot be served by itself.",
+            show_default=False,
+        ),
+    ] = None,
+    corpus: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What tokens are counted in: a text like what will be answered, or an .npz with the counts of all"
+            " token ids.",
+            show_default=False,
+        ),
+    ] = None,
     verify: Annotated[
         bool,
         typer.Option(
@@ -57,12 +84,28 @@ def export(
     SOURCE is an OpenVINO IR folder, a .gguf file, a Hugging Face folder, or a model name on the hub (owner/name).
 
     Example: edge-agent export SmolLM2-135M-Instruct.Q4_1.gguf -o smollm2
+
+    A draft: edge-agent export draft.gguf -o draft --draft-vocabulary 8192 --corpus answers.txt
     """
     layers = _parse_split(split)
+    if (draft_vocabulary is None) != (corpus is None):
+        raise typer.BadParameter("--draft-vocabulary and --corpus go together")
     with output.progress_bars(quiet=as_json) as progress:
+        from exporters.draft_vocabulary import DraftWish
         from exporters.export import export as run
 
-        made = run(source, package, weights=weights, split=layers, verified=verify, force=force, progress=progress)
+        draft = DraftWish(draft_vocabulary, corpus) if draft_vocabulary is not None and corpus is not None else None
+        made = run(
+            source,
+            package,
+            weights=weights,
+            split=layers,
+            draft=draft,
+            backend=backend,
+            verified=verify,
+            force=force,
+            progress=progress,
+        )
     if as_json:
         output.print_json(_as_json(made))
     else:
@@ -77,6 +120,11 @@ def _as_json(made: Export) -> dict[str, object]:
         "bytes": made.manifest.size,
         "facts": facts.model_dump(mode="json", exclude={"chat_template"}),
         "source": made.manifest.source,
+        "backends": [
+            *(["openvino"] if made.manifest.has_openvino else []),
+            *(["llamacpp"] if made.manifest.llamacpp else []),
+        ],
+        "llamacpp_rows_compared": made.llamacpp_rows,
         "stages": [str(folder) for folder in made.stages],
         "verification": checked
         and {
@@ -99,9 +147,14 @@ def _show(made: Export) -> None:
     table.add_row("size", f"{made.manifest.size / 1e6:,.1f} MB")
     for key, value in made.manifest.source.items():
         table.add_row(key.replace("_", " "), str(value))
-    if checked is None:
+    if made.llamacpp_rows == 0 or (checked is None and made.manifest.has_openvino):
         table.add_row("verified", "no (--no-verify)")
-    else:
+    if made.llamacpp_rows:
+        table.add_row(
+            "verified",
+            f"2 llama.cpp stages against the whole model, {made.llamacpp_rows} tokens: largest difference of a logit 0",
+        )
+    if checked is not None:
         table.add_row(
             "verified",
             f"{checked.stages} stages against the whole model, {checked.rows} tokens: largest difference of a logit"

@@ -88,7 +88,12 @@ def _power(condition: dict[str, Any]) -> str:
 
 def _chains(fleet: dict[str, Any], names: dict[str, str]) -> Table:
     table = titled(
-        f"{fleet['model']['name']}, {fleet['model']['layers']} layers", "chain", "stages", "running", "waiting"
+        f"{fleet['model']['name']}, {fleet['model']['layers']} layers",
+        "chain",
+        "stages",
+        "running",
+        "waiting",
+        "guesses",
     )
     for number, chain in enumerate(fleet["chains"], 1):
         stages = Text(" - ").join(
@@ -97,10 +102,18 @@ def _chains(fleet: dict[str, Any], names: dict[str, str]) -> Table:
         )
         scheduler = chain["scheduler"]
         state = plain(chain["failure"]) if chain["failure"] else str(scheduler["running"])
-        table.add_row(str(number), stages, state, str(scheduler["waiting"]))
+        table.add_row(str(number), stages, state, str(scheduler["waiting"]), guessing(chain["speculation"]))
     if not fleet["chains"]:
-        table.add_row("", plain(fleet["problem"] or fleet["waits_for"] or "none yet"), "", "")
+        table.add_row("", plain(fleet["problem"] or fleet["waits_for"] or "none yet"), "", "", "")
     return table
+
+
+def guessing(told: dict[str, Any] | None) -> Text:
+    """What guesses how a chain's answers go on, how often it is right, and why it is off."""
+    if told is None:
+        return plain("none")
+    right = f", {told['right']} of {told['sent']} right ({told['acceptance']:.0%})" if told["sent"] else ""
+    return plain(told["name"] + right + (f"; off: {told['off']}" if told["off"] else ""))
 
 
 def _links(fleet: dict[str, Any], names: dict[str, str]) -> Table:

@@ -127,7 +127,8 @@ def _show(manifest: Manifest, splits: dict[int, list[StageNeeds]], checked: bool
         "layers": facts.layers,
         "hidden size": facts.hidden_size,
         "KV heads": f"{facts.kv_heads} of {facts.head_size}",
-        "vocabulary": f"{facts.vocabulary:,}",
+        "vocabulary": f"{facts.vocabulary:,}"
+        + (f", {facts.draft_vocabulary:,} in the head: a draft" if facts.draft_vocabulary else ""),
         "context": f"{facts.context_length:,} tokens",
         "stop tokens": ", ".join(map(str, facts.stop_tokens)) or "none",
         "chat template": "yes" if facts.chat_template else "no",

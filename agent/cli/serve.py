@@ -10,6 +10,7 @@ import typer
 
 from agent.address import DEFAULT_CONTROL_PORT, DEFAULT_HOST, DEFAULT_PORT, DEFAULT_URL, url_at
 from agent.cli import output
+from agent.cli.draft_options import Draft, DraftTokens
 from pipeline.scheduler_config import SchedulerConfig
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def serve(
         ),
     ] = None,
     engine: Annotated[
-        Literal["openvino-paged", "openvino-stateful"], typer.Option(help="What runs the layers.")
+        Literal["openvino-paged", "openvino-stateful", "llamacpp"], typer.Option(help="What runs the layers.")
     ] = "openvino-paged",
     mode: Annotated[
         Literal["fast", "exact"],
@@ -84,6 +85,12 @@ def serve(
         int,
         typer.Option(min=1, help="Requests that may wait, for each copy of the model; others are told when to retry."),
     ] = SchedulerConfig.max_waiting,
+    draft: Draft = "auto",
+    draft_tokens: DraftTokens = None,
+    capture: Annotated[
+        bool,
+        typer.Option("--capture", help="Let the user who serves record what is answered, with edge-agent capture."),
+    ] = False,
     device: Annotated[
         str, typer.Option(help="Device of this PC: AUTO, or OpenVINO's name: CPU, GPU, GPU.1, NPU.")
     ] = "AUTO",
@@ -116,6 +123,8 @@ def serve(
 
         edge-agent serve llama --target-tbt 80 --max-waiting 64
 
+        edge-agent serve llama-70b --draft llama-1b
+
         edge-agent serve smollm2 --host 0.0.0.0 --api-key-file key.txt
     """
     from agent import paths, recent_log
@@ -140,6 +149,9 @@ def serve(
         kv_precision=kv_precision,
         target_tbt_ms=target_tbt or None,
         max_waiting=max_waiting,
+        draft=draft,
+        draft_tokens=draft_tokens,
+        capture=capture,
         cache=paths.tuning_folder(),
     )
     if local_stages is not None:

@@ -6,8 +6,9 @@ from datetime import datetime
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
-from agent.cli.fleet_tables import status_tables
+from agent.cli.fleet_tables import guessing, status_tables
 from agent.cli.tables import plain, titled
 from shards.edges import edge_words
 
@@ -30,6 +31,7 @@ def _stages(state: dict[str, Any]) -> Table:
     for column in ("compute", "wait"):
         table.add_column(column, justify="right")
     for chain in state["chains"]:
+        table.caption = Text("guesses: ") + guessing(chain["speculation"])
         for number, stage in enumerate(chain["stages"]):
             times = stage["microseconds"]
             table.add_row(

@@ -23,6 +23,8 @@ from shards.progress import Progress
 JOBS = {
     "keep": ("exporters.sources.gguf", "convert_kept"),
     "dequantise": ("exporters.sources.gguf", "convert_dequantised"),
+    "tokenizer": ("exporters.sources.gguf", "convert_tokenizer"),
+    "llamacpp": ("exporters.llamacpp_check", "check_cuts"),
     "huggingface": ("exporters.sources.huggingface", "convert"),
 }
 """What a child can do: module and function of each job. It takes keyword arguments of JSON types and a Progress."""

@@ -1,4 +1,5 @@
-"""Source: a GGUF file. Its weights are kept as openvino_genai reads them, or dequantised and compressed again."""
+"""Source: a GGUF file. For OpenVINO its weights are kept as openvino_genai reads them, or dequantised and compressed
+again; llama.cpp takes them as they are."""
 
 from __future__ import annotations
 
@@ -7,11 +8,11 @@ import shutil
 from pathlib import Path
 from typing import Any, Literal
 
-from exporters import facts
-from exporters.sources import PreparedSource, Weights, child, compression, gguf_tokenizer
+from exporters import facts, llamacpp
+from exporters.sources import Backend, LlamaCppSource, PreparedSource, Weights, child, compression, gguf_tokenizer
 from exporters.sources.gguf_file import GgufFile, GgufTensor, read_gguf
 from exporters.workspace import check_space
-from shards.errors import ExportError
+from shards.errors import ExportError, GraphError, StageError
 from shards.progress import Progress
 
 _ROPE_FACTORS = "rope_freqs.weight"
@@ -19,24 +20,66 @@ _COMPRESS = "Try --weights int4, which reads more kinds of files"
 _KEEP = "Try --weights keep, or export the original Hugging Face model."
 
 
-def prepare(path: Path, workdir: Path, weights: Weights | None, progress: Progress) -> PreparedSource:
-    """Convert a GGUF file into a stateful graph and its tokenizer, in `workdir`; the file's own folder is left alone.
+def prepare(
+    path: Path,
+    workdir: Path,
+    weights: Weights | None,
+    progress: Progress,
+    backend: Backend | None = "openvino",
+    *,
+    checked: bool = True,
+) -> PreparedSource:
+    """Make the backends of a GGUF file and its tokenizer, in `workdir`; the file's own folder is left alone.
 
     Args:
         path: The file.
         workdir: An empty folder.
         weights: `keep`, or how to compress the dequantised weights; None is int4 where the export extra is installed.
+            Only for OpenVINO.
         progress: Told of each phase.
+        backend: What shall run the package. `both` is satisfied with llama.cpp where OpenVINO cannot be had; None with
+            whichever of the two can.
+        checked: Whether to compare llama.cpp stages with the whole model.
 
     Raises:
         ExportError: the file is damaged, or cannot be converted this way; says what to try.
         CapacityError: the disk is too full for the conversion.
         GraphError: the graph is not a decoder that can be cut into layers.
+        StageError: llama.cpp was asked for and is not installed.
     """
     file = read_gguf(path)
     _check(file)
     gguf_tokenizer.check(file)
-    chosen = weights or ("int4" if compression.is_installed() else "keep")
+    description: dict[str, Any] = {"kind": "GGUF", "path": str(path.resolve()), "tensors": file.tensor_types}
+    llama: LlamaCppSource | None = None
+    if backend != "openvino":
+        try:
+            llama = llamacpp.prepare(file, workdir, progress, checked=checked)
+        except (ExportError, StageError) as error:
+            if backend is not None:
+                raise
+            description["llama.cpp backend"] = f"none: {error}"
+    if backend == "llamacpp":
+        return _without_graph(file, workdir, llama, description, progress)
+    try:
+        return _with_graph(file, workdir, weights, llama, description, progress)
+    except (ExportError, GraphError) as error:
+        if llama is None:
+            raise
+        description["OpenVINO backend"] = f"none: {error.what}"
+        return _without_graph(file, workdir, llama, description, progress)
+
+
+def _with_graph(
+    file: GgufFile,
+    workdir: Path,
+    weights: Weights | None,
+    llama: LlamaCppSource | None,
+    description: dict[str, Any],
+    progress: Progress,
+) -> PreparedSource:
+    _check_rotation(file)
+    path, chosen = file.path, weights or ("int4" if compression.is_installed() else "keep")
     where = f"{path} (architecture {file.architecture}, tensors {file.tensor_types})"
     arguments = {"path": str(path.resolve()), "workdir": str(workdir)}
     log = workdir / "conversion.log"
@@ -56,13 +99,38 @@ def prepare(path: Path, workdir: Path, weights: Weights | None, progress: Progre
         tokenizer=tokenizer,
         detokenizer=tokenizer.with_name(gguf_tokenizer.DETOKENIZER),
         facts=facts.read(graph, name=path.stem, metadata=file.metadata),
-        description={
-            "kind": "GGUF",
-            "path": str(path.resolve()),
-            "tensors": file.tensor_types,
-            **answer.get("agreement", {}),
-        },
+        llamacpp=llama,
+        description={**description, **answer.get("agreement", {})},
     )
+
+
+def _without_graph(
+    file: GgufFile, workdir: Path, llama: LlamaCppSource | None, description: dict[str, Any], progress: Progress
+) -> PreparedSource:
+    """The llama.cpp backend alone."""
+    folder = workdir / "tokenizer-alone"
+    folder.mkdir()
+    arguments = {"path": str(file.path.resolve()), "workdir": str(folder)}
+    where = f"{file.path} (architecture {file.architecture})"
+    answer = child.run(
+        "tokenizer", arguments, folder / "conversion.log", progress, where=where, hint="Its tokenizer cannot be read."
+    )
+    tokenizer = Path(answer["tokenizer"])
+    return PreparedSource(
+        graph=None,
+        weights=None,
+        tokenizer=tokenizer,
+        detokenizer=tokenizer.with_name(gguf_tokenizer.DETOKENIZER),
+        facts=facts.of_gguf(file, file.path.stem),
+        llamacpp=llama,
+        description=description,
+    )
+
+
+def convert_tokenizer(path: str, workdir: str, progress: Progress) -> dict[str, Any]:
+    """Child job: the tokenizer of a GGUF."""
+    progress("reading the tokenizer", 0, 1)
+    return {"tokenizer": str(gguf_tokenizer.convert(read_gguf(Path(path)), Path(workdir) / "tokenizer"))}
 
 
 def convert_kept(path: str, workdir: str, progress: Progress) -> dict[str, Any]:
@@ -151,17 +219,22 @@ def _scale_rotation(model: Any, file: GgufFile, tensor: GgufTensor) -> None:
 
 
 def _check(file: GgufFile) -> None:
-    """Refuse what neither reader understands."""
+    """Refuse what is no model."""
     if not file.tensors or "general.architecture" not in file.metadata:
         raise ExportError(
             "the file holds no language model", where=str(file.path), hint="Is it a vocabulary or an adapter?"
         )
+    file.layers  # noqa: B018 - raises
+
+
+def _check_rotation(file: GgufFile) -> None:
+    """Refuse what neither reader of ours for OpenVINO understands."""
     scaling = file.metadata.get(f"{file.architecture}.rope.scaling.type", "none")
     if scaling != "none":
         raise ExportError(
             f"it asks for a scaling of the rotary positions ({scaling}) that cannot be read from a GGUF",
             where=str(file.path),
-            hint="Export the original Hugging Face model instead.",
+            hint="Export the original Hugging Face model instead, or for llama.cpp: --backend llamacpp",
         )
 
 

@@ -33,6 +33,9 @@ _TYPES: dict[int, tuple[str, int, int]] = {
 }  # fmt: skip
 """Tensor types: name, weights in a block, bytes of a block."""
 
+TYPE_NUMBERS = {name: number for number, (name, _, _) in _TYPES.items()}
+"""The format's number of each type of tensor."""
+
 
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
@@ -79,6 +82,22 @@ class GgufFile:
         for tensor in self.tensors:
             sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.size
         return ", ".join(sorted(sizes, key=lambda name: -sizes[name]))
+
+    @property
+    def layers(self) -> int:
+        """Decoder layers, as the metadata says.
+
+        Raises:
+            ExportError: it says nothing that can be.
+        """
+        count = self.metadata.get(f"{self.architecture}.block_count")
+        if not isinstance(count, int) or not 0 < count <= len(self.tensors):
+            raise ExportError(
+                f"the file is damaged: it is to have {count} layers, of {len(self.tensors)} tensors",
+                where=str(self.path),
+                hint=_AGAIN,
+            )
+        return count
 
     def tensor(self, name: str) -> GgufTensor | None:
         """One tensor, if the file has it."""

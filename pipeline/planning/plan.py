@@ -42,8 +42,9 @@ class ModelSize(_Frozen):
 
         Raises:
             ConfigurationError: the mode does not go with that precision.
+            PackageError: the package has nothing for the engine.
         """
-        facts, spans = manifest.facts, manifest.spans
+        facts, spans = manifest.facts, manifest.spans_for(engine)
 
         def size(of: tuple[tuple[int, int], ...]) -> int:
             return sum(end - start for start, end in of)

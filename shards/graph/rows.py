@@ -9,6 +9,7 @@ from shards.graph.nodes import refuse, sources
 from shards.graph.waist import main_path, token_input, waists
 
 OUTPUT_ROWS = "output_rows"
+HIDDEN_ROWS = "hidden_rows"
 
 
 def gather_output_rows(stage: ov.Model) -> None:
@@ -31,7 +32,7 @@ def is_tail(stage: ov.Model) -> bool:
 
 def gather_rows(stage: ov.Model, axis: int) -> None:
     """Pick the rows named by a new input `output_rows` along `axis` before the head."""
-    port = _head_input(stage)
+    port = head_input(stage)
     rows = op.parameter(ov.PartialShape([-1]), ov.Type.i32, name=OUTPUT_ROWS)
     rows.output(0).set_names({OUTPUT_ROWS})
     picked = op.gather(port.get_source_output(), rows, op.constant(axis, ov.Type.i64))
@@ -39,7 +40,16 @@ def gather_rows(stage: ov.Model, axis: int) -> None:
     stage.add_parameters([rows])
 
 
-def _head_input(stage: ov.Model) -> ov.Input:
+def output_hidden_rows(stage: ov.Model, hidden: ov.Node, axis: int) -> None:
+    """Give a stage that takes `output_rows` a second output: these rows of `hidden`, along `axis`."""
+    rows = next(parameter for parameter in stage.get_parameters() if OUTPUT_ROWS in parameter.output(0).names)
+    picked = op.gather(hidden.output(0), rows, op.constant(axis, ov.Type.i64))
+    picked.output(0).set_names({HIDDEN_ROWS})
+    stage.add_results([op.result(picked, name=HIDDEN_ROWS)])
+    stage.validate_nodes_and_infer_types()
+
+
+def head_input(stage: ov.Model) -> ov.Input:
     """Where the hidden state enters the matrix product that makes the logits: the last one that all data passes.
 
     Scaling, soft-capping or a cast may follow it.

@@ -87,7 +87,8 @@ def fleet(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(paths, "config_folder", lambda: folder / "config")
         patch.setattr(paths, "cache_folder", lambda: folder / "cache")
-        with Serving(smollm2_package, RunOptions(mode="exact", kv_precision="f32"), fleet=OPTIONS, port=0) as serving:
+        options = RunOptions(mode="exact", kv_precision="f32", draft="ngram")
+        with Serving(smollm2_package, options, fleet=OPTIONS, port=0) as serving:
             fleet = Fleet(serving)
             end = time.monotonic() + PATIENCE
             while not fleet.model.ready.wait(0.01):
@@ -103,6 +104,18 @@ def test_a_node_shows_what_it_does_before_it_serves(fleet: Fleet, works: list[di
     assert all(0 <= work["done"] <= work["total"] for work in works)
     (node,) = fleet.get("/fleet")["nodes"]
     assert node["work"] is None
+
+
+def test_each_chain_tells_what_guesses_for_it(fleet: Fleet) -> None:
+    fleet.ask()
+    (chain,) = fleet.get("/fleet")["chains"]
+    told = chain["speculation"]
+    assert (told["name"], told["off"]) == ("n-gram", None)
+    assert (told["sent"], told["right"]) == (
+        chain["scheduler"]["sent_guesses"],
+        chain["scheduler"]["right_guesses"],
+    )
+    assert told["held_tokens"] > 0
 
 
 def test_memory_planned_is_that_of_the_chains_at_work(fleet: Fleet) -> None:

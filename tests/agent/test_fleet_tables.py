@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from agent.cli.fleet_tables import status_tables
+from agent.cli.fleet_tables import guessing, status_tables
 from shards.errors import StageError
 
 
@@ -81,6 +81,7 @@ def test_a_node_that_carries_layers_serves() -> None:
     chain = {
         "stages": [{"node": "key of pc", "layers": [0, 30]}],
         "scheduler": {"running": 2, "waiting": 1},
+        "speculation": None,
         "failure": None,
     }
     rows = shown(fleet(node("pc"), chains=[chain]))
@@ -90,3 +91,19 @@ def test_a_node_that_carries_layers_serves() -> None:
 def test_a_model_without_a_fleet_has_no_such_tables() -> None:
     with pytest.raises(StageError, match="--local-stages"):
         status_tables({"model": {}, "chains": []})
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (None, "none"),
+        ({"name": "n-gram", "off": None, "sent": 0, "right": 0, "acceptance": None}, "n-gram"),
+        ({"name": "a", "off": None, "sent": 8, "right": 6, "acceptance": 0.75}, "a, 6 of 8 right (75%)"),
+        (
+            {"name": "a", "off": "it ended", "sent": 1, "right": 0, "acceptance": 0.0},
+            "a, 0 of 1 right (0%); off: it ended",
+        ),
+    ],
+)
+def test_guesses_are_told_with_why_there_are_none(told: dict[str, Any] | None, words: str) -> None:
+    assert guessing(told).plain == words

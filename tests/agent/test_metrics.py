@@ -9,6 +9,7 @@ from fake_head import FakeHead
 
 from agent.metrics import Metrics
 from pipeline.snapshots import HeadSnapshot
+from pipeline.speculation.drafter import DrafterFacts
 
 
 def chain(number: int, steps: int, dropped: int = 0) -> HeadSnapshot:
@@ -80,3 +81,19 @@ def test_who_waits_is_told_by_service_and_by_reason(chains: list[HeadSnapshot], 
     states = {"running": 3, "waiting": 6, "preempted": 1, "paused": 2}
     for state, count in states.items():
         assert value(metrics, f'edge_agent_sequences{{state="{state}"}}') == count
+
+
+def test_what_becomes_of_guesses(chains: list[HeadSnapshot], metrics: Metrics) -> None:
+    chains[:] = [chain(1, 1)]
+    assert "edge_agent_guesses_right_ratio" not in metrics.text().decode()  # none was sent
+    assert "edge_agent_drafter_up{" not in metrics.text().decode()  # and nothing guesses
+    first, second = counting(1, sent_guesses=30, right_guesses=20), counting(2, sent_guesses=10, right_guesses=10)
+    chains[:] = [
+        replace(first, drafter=DrafterFacts("n-gram")),
+        replace(second, drafter=DrafterFacts("n-gram, then small", "small: it has ended (n-gram goes on)")),
+    ]
+    assert value(metrics, "edge_agent_guesses_sent_total") == 40
+    assert value(metrics, "edge_agent_guesses_right_total") == 30
+    assert value(metrics, "edge_agent_guesses_right_ratio") == 0.75
+    assert 'edge_agent_drafter_up{chain="0",drafter="n-gram"} 1.0' in metrics.text().decode()
+    assert 'edge_agent_drafter_up{chain="1",drafter="n-gram, then small"} 0.0' in metrics.text().decode()

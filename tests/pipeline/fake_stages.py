@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import zmq
 from numpy.typing import NDArray
 
+from pipeline.cancelled import CancelledBranches
 from pipeline.link import KeyPair, Peer, Receiver, Sender
 from pipeline.messages import Sampling
 from pipeline.payload import PayloadKind
@@ -132,6 +133,7 @@ class ThreadChain:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.failures: list[Exception] = []
         self._contexts: list[zmq.Context[zmq.Socket[bytes]]] = []
+        self.cancelled = [CancelledBranches() for _ in stages]
         self._threads: list[threading.Thread] = []
         self._listeners: list[Callable[[StageError], None]] = []
         self._forger: Sender | None = None
@@ -153,6 +155,7 @@ class ThreadChain:
                 index=i,
                 limits=limits,
                 sends=hidden,
+                cancelled=self.cancelled[i],
                 warn=self.warnings.append,
             )
             peer = Peer(host="127.0.0.1", port=receiver.port, public=keys[i].public)
@@ -168,6 +171,10 @@ class ThreadChain:
             worker.run()
         except Exception as error:
             self.failures.append(error)
+
+    def cancel(self, branches: Mapping[int, int]) -> None:
+        for cancelled in self.cancelled:
+            cancelled.add(branches)
 
     def on_failure(self, listener: Callable[[StageError], None]) -> None:
         self._listeners.append(listener)

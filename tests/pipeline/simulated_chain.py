@@ -8,8 +8,9 @@ the block table cell by cell, so a wrong past, position, fork, replay or reused 
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Callable, Iterable
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -33,6 +34,7 @@ from pipeline.messages import (
 )
 from pipeline.scheduler import Scheduler
 from pipeline.scheduler_config import SchedulerConfig
+from pipeline.speculation.drafter import MAX_GUESSES, DrafterFacts, DraftText
 from shards.blocks import BlockTable
 from shards.errors import EdgeAgentError
 from shards.runtime import SequenceRows
@@ -106,6 +108,10 @@ class Chain:
         self.log: list[Step] = []
         self.latest: dict[tuple[int, int], int] = {}
         """What was sampled, by (sequence, position)."""
+        self.last: dict[int, tuple[int, int]] = {}
+        """Of each sequence, the position and token sampled last."""
+        self.cancelled: dict[int, int] = {}
+        """Of each sequence the last branch that is void, as the stages before the last one know."""
 
     @classmethod
     def of(cls, scheduler: Scheduler) -> Chain:
@@ -124,6 +130,7 @@ class Chain:
         """Run the oldest step on every stage. `fail`: the last stage can't do its rows."""
         step = self.sent.popleft()
         x, error = self._filled(step), None
+        rows = step.rows
         for stage in self.stages:
             for operation in step.operations:
                 try:
@@ -132,21 +139,45 @@ class Chain:
                     error = error or str(problem)
             if fail and stage is self.stages[-1]:
                 error = error or "the last stage is out of order"
+            rows, x = self._without_void(step, rows, x, is_tail=stage is self.stages[-1])
             if error is None:
                 try:
-                    x = stage.run(step.rows, x)
+                    x = stage.run(rows, x)
                 except EdgeAgentError as problem:
                     error = str(problem)
         if error is not None:
             return StepResult(step.number, (), error=error)
         tokens, end = [], 0
-        for rows in step.rows:
-            end += rows.count
-            for i in range(rows.sample):
-                position = rows.past + rows.count - rows.sample + i + 1
-                tokens.append(Token(rows.sequence, position, x[end - rows.sample + i] % VOCABULARY))
+        guesses = {verify.sequence: verify.tokens for verify in step.verifies}
+        for part in rows:
+            end += part.count
+            for i in range(part.sample):
+                position = part.past + part.count - part.sample + i + 1
+                tokens.append(Token(part.sequence, position, x[end - part.sample + i] % VOCABULARY))
+                self.last[part.sequence] = position, tokens[-1].token
+                if i + 1 < part.sample and guesses[part.sequence][i + 1] != tokens[-1].token:
+                    break
         self.latest.update(((token.sequence, token.position), token.token) for token in tokens)
         return StepResult(step.number, tuple(tokens))
+
+    def _without_void(
+        self, step: Step, rows: tuple[SequenceRows, ...], x: list[int], is_tail: bool
+    ) -> tuple[tuple[SequenceRows, ...], list[int]]:
+        """What a stage computes of a step: the tail knows which guesses were wrong, the others what they were told."""
+        verifies = {verify.sequence: verify for verify in step.verifies}
+        left, values, start = [], [], 0
+        for part in rows:
+            verify = verifies.get(part.sequence)
+            is_void = verify is not None and (
+                self.last.get(part.sequence) != (part.past + part.count - part.sample, verify.tokens[0])
+                if is_tail
+                else verify.branch <= self.cancelled.get(part.sequence, -1)
+            )
+            if not is_void:
+                left.append(part)
+                values += x[start : start + part.count]
+            start += part.count
+        return tuple(left), values
 
     def _filled(self, step: Step) -> list[int]:
         """The step's tokens, with those the head had not seen; 0 for one that was never sampled."""
@@ -178,15 +209,74 @@ class Answers:
         return self.tokens.get(name, [])
 
 
-def run(scheduler: Scheduler, chain: Chain, answers: Answers, now: float = 0.0, most: int = 10_000) -> None:
+class PlantedDrafter:
+    """Guesses by the reference, right as often as it is told, and is not always ready at once.
+
+    Args:
+        seed: Of what it does.
+        chance: That a token it guesses is right.
+        stages: Of the chain.
+        patience: How often in a row it may say that it works on it.
+        cost: Milliseconds that it says a guess takes.
+    """
+
+    def __init__(self, seed: int, chance: float, stages: int, patience: int = 0, cost: float = 0.0) -> None:
+        self._pick, self._chance, self._stages, self._cost = random.Random(seed), chance, stages, cost
+        self._patience = patience
+        self.on_ready = lambda: None
+        self.requests: dict[str, Request] = {}
+        self.waits: Counter[str] = Counter()
+        """Of each text, times in a row that it was not ready."""
+        self.ended: list[str] = []
+
+    def guess(self, text: DraftText, count: int) -> list[int] | None:
+        assert 1 <= count <= MAX_GUESSES and text.key not in self.ended
+        if self.waits[text.key] < self._patience and self._pick.random() < 0.5:
+            self.waits[text.key] += 1
+            return None
+        del self.waits[text.key]
+        wanted = self.requests[text.key]
+        answer = reference(replace(wanted, stop_tokens=frozenset()), self._stages)
+        assert list(text.tokens) == [*wanted.prompt, *answer][: len(text.tokens)]
+        start = len(text.tokens) + len(text.guesses) - len(wanted.prompt)
+        right = answer[start : start + self._pick.randint(0, count)]
+        return [token if self._pick.random() < self._chance else (token + 1) % VOCABULARY for token in right]
+
+    def end(self, key: str, client: str, tokens: Sequence[int]) -> None:
+        assert key not in self.ended and self.requests[key].client == client
+        self.ended.append(key)
+        del self.waits[key]
+
+    def cost_ms(self, count: int) -> float:
+        return count * self._cost
+
+    @property
+    def facts(self) -> DrafterFacts:
+        return DrafterFacts("planted")
+
+    def close(self) -> None:
+        pass
+
+
+def run(
+    scheduler: Scheduler,
+    chain: Chain,
+    answers: Answers,
+    now: float = 0.0,
+    most: int = 10_000,
+    drafter: PlantedDrafter | None = None,
+) -> None:
     """Send all there is and deliver, until the scheduler is idle."""
     for _ in range(most):
         while step := scheduler.next_step(now):
             chain.send(step)
         if scheduler.is_idle:
             return
+        if not chain.sent and drafter is not None and drafter.waits:
+            continue  # it will be ready
         assert chain.sent, "nothing to send and nothing to wait for, but not idle: a deadlock"
         answers.take(scheduler.complete(chain.deliver(), now))
+        chain.cancelled.update(scheduler.take_cancelled())
     raise AssertionError("still not idle")
 
 

@@ -9,12 +9,13 @@ from dataclasses import replace
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from simulated_chain import VOCABULARY, Answers, Chain, reference, request, run
+from simulated_chain import VOCABULARY, Answers, Chain, PlantedDrafter, reference, request, run
 
 from pipeline.admission import BATCH_PATIENCE_SECONDS
 from pipeline.messages import Failed, Finished, Request, Service, StageTiming, StepResult
 from pipeline.scheduler import Scheduler
 from pipeline.scheduler_config import SchedulerConfig
+from pipeline.speculation.config import SpeculationConfig
 from shards.errors import CapacityError, EdgeAgentError, OverloadedError, RequestError, StageError
 
 CONTEXT = 34
@@ -36,6 +37,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         mixed=st.booleans(),
         max_waiting=st.sampled_from([2, 256]),
         timed=st.booleans(),
+        drafts=st.sampled_from([None, None, 0.0, 0.5, 0.9, 1.0]),
+        draft_tokens=st.sampled_from([None, 1, 3, 10]),
+        asynchronous=st.booleans(),
+        patience=st.integers(0, 2),
+        cost=st.sampled_from([0.0, 0.1, 5.0]),
+        seed=st.integers(0, 9),
     )
     def start(
         self,
@@ -51,6 +58,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         mixed: bool,
         max_waiting: int,
         timed: bool,
+        drafts: float | None,
+        draft_tokens: int | None,
+        asynchronous: bool,
+        patience: int,
+        cost: float,
+        seed: int,
     ) -> None:
         self.config = SchedulerConfig(
             kv_tokens=capacity * block + 1,
@@ -65,11 +78,13 @@ class SchedulerMachine(RuleBasedStateMachine):
             target_tbt_ms=target_tbt_ms,
             mixed=mixed,
             max_waiting=max_waiting,
+            speculation=SpeculationConfig(draft_tokens, asynchronous),
         )
+        self.drafter = None if drafts is None else PlantedDrafter(seed, drafts, stages, patience, cost)
         self.timed = timed
         """Whether results tell what the steps took."""
         self.capacity = capacity * block
-        self.scheduler = Scheduler(self.config)
+        self.scheduler = Scheduler(self.config, self.drafter)
         self.chain, self.answers = Chain.of(self.scheduler), Answers()
         self.requests: dict[str, Request] = {}
         self.now = 0.0
@@ -103,6 +118,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         more = {"stop_tokens": stops, "client": client, "priority": priority, "service": service}
         wanted = request(f"r{len(self.requests)}", prompt, max_tokens, **more)
         waiting = self.scheduler.snapshot().waiting
+        if self.drafter is not None:
+            self.drafter.requests[wanted.id] = wanted
         try:
             self.scheduler.add(wanted, self.now)
         except RequestError:
@@ -200,9 +217,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.scheduler.complete(StepResult(number, ()), self.now) == []
 
     def _complete(self, result: StepResult) -> None:
-        if result.number > self.suspect:
-            assert result.error is None
+        if result.error is not None:
+            assert result.number <= self.suspect
+            self.suspect = self.chain.log[-1].number  # what was sent meanwhile may rely on it
         self.answers.take(self.scheduler.complete(result, self.now))
+        self.chain.cancelled.update(self.scheduler.take_cancelled())
 
     @invariant()
     def in_flight_is_bounded(self) -> None:
@@ -211,7 +230,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             if not self.timed:
                 assert len(self.chain.sent) <= 2 * self.config.stages + self.config.runs_ahead
             on_their_way = Counter(rows.sequence for step in self.chain.sent for rows in step.rows if rows.sample)
-            assert max(on_their_way.values(), default=0) <= 1 + self.config.runs_ahead
+            if self.drafter is None:
+                assert max(on_their_way.values(), default=0) <= 1 + self.config.runs_ahead
 
     @invariant()
     def kv_adds_up(self) -> None:
@@ -243,8 +263,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         while self.chain.sent:
             self._complete(self.chain.deliver())
-        run(self.scheduler, self.chain, self.answers, self.now)
+        run(self.scheduler, self.chain, self.answers, self.now, drafter=self.drafter)
         assert self.answers.ended.keys() == self.requests.keys()
+        if self.drafter is not None:
+            assert sorted(self.drafter.ended) == sorted(self.requests)
         for name, wanted in self.requests.items():
             self._check(wanted, self.answers.of(name), self.answers.ended[name])
         shot = self.scheduler.snapshot()
@@ -272,8 +294,10 @@ class SchedulerMachine(RuleBasedStateMachine):
     def _fill_everything(self) -> None:
         """One more request, as large as the cache, has the whole of it."""
         whole = request("whole", [96] * min(self.capacity, CONTEXT - 1), 1)
+        if self.drafter is not None:
+            self.drafter.requests[whole.id] = whole
         self.scheduler.add(whole, self.now)
-        run(self.scheduler, self.chain, self.answers, self.now)
+        run(self.scheduler, self.chain, self.answers, self.now, drafter=self.drafter)
         assert self.answers.of("whole") == reference(whole, self.config.stages)
 
 

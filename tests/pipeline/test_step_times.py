@@ -48,10 +48,25 @@ def test_nothing_is_known_without_a_table_until_steps_have_been_seen() -> None:
     assert dict(times.table) == {4: 12.0}
 
 
-def test_what_slows_all_steps_is_taken_to_slow_those_not_seen_as_well() -> None:
+def test_what_is_seen_of_one_number_of_rows_says_nothing_of_another() -> None:
     times = StepTimes(TABLE)
     see_answers(times, 4, [19.5] * 32)
-    assert told(times, 1, 4, 8, 16) == [15.0, 19.5, 60.0, 90.0]
+    assert told(times, 1, 4, 8, 16) == [10.0, 19.5, 40.0, 60.0]
+
+
+def test_a_few_steps_do_not_outweigh_the_table() -> None:
+    times = StepTimes(TABLE)
+    see_answers(times, 4, [39.0] * 4 + [13.0])
+    see_answers(times, 1, [10.0] * 27)
+    assert told(times, 4) == [13.0]
+
+
+def test_a_wrong_point_of_the_table_is_left_once_it_is_seen() -> None:
+    """It made four groups of two look better than two of four, and must not drag the others' times along."""
+    times = StepTimes([(1, 10.0), (2, 10.0), (4, 30.0)])
+    see_answers(times, 2, [20.0] * 64)
+    see_answers(times, 4, [26.0] * 64)
+    assert told(times, 2, 4) == [20.0, 26.0]
 
 
 def test_a_number_of_rows_that_is_slower_than_the_table_says_is_learnt() -> None:
@@ -60,16 +75,6 @@ def test_a_number_of_rows_that_is_slower_than_the_table_says_is_learnt() -> None
         see_answers(times, 4, [13.0] * 20)
         see_answers(times, 6, [39.0] * 12)
     assert told(times, 1, 4, 6, 16) == [10.0, 13.0, 39.0, 60.0]
-
-
-def test_one_seen_long_ago_is_compared_by_how_all_have_changed_since() -> None:
-    times = StepTimes(TABLE)
-    for _ in range(8):
-        see_answers(times, 4, [13.0] * 20)
-        see_answers(times, 8, [30.0] * 12)  # a little better than measured
-    for _ in range(20):
-        see_answers(times, 4, [26.0] * 32)  # contexts have grown
-    assert told(times, 4, 8) == [26.0, 60.0]
 
 
 def test_sizes_that_were_not_seen_for_long_are_not_thought_ever_slower() -> None:

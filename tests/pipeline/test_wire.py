@@ -145,8 +145,8 @@ def header_with(path: tuple[int, ...], value: object) -> list[bytes]:
 @pytest.mark.parametrize(
     ("path", "value", "field", "wanted", "got"),
     [
-        ((0,), 2, "version", "protocol version 1", "2"),
-        ((0,), True, "version", "1", "True"),
+        ((0,), 1, "version", "protocol version 2", "1"),
+        ((0,), True, "version", "2", "True"),
         ((1,), 2, "epoch", "epoch 3", "2"),
         ((1,), 4, "epoch", "epoch 3", "4"),
         ((1,), None, "epoch", "epoch 3", "None"),
@@ -219,7 +219,7 @@ def test_a_changed_field_is_refused_by_name(
         (lambda h, p: [h + b"\0", p], "header", "msgpack", ""),
         (lambda h, p: [b"", p], "header", "msgpack", ""),
         (lambda h, p: [b"\x05", p], "header", "array", "5"),
-        (lambda h, p: [msgpack.packb([1, 3, 5]), p], "header", "10 fields", "3"),
+        (lambda h, p: [msgpack.packb([wire.PROTOCOL, 3, 5]), p], "header", "11 fields", "3"),
         (lambda h, p: [b"\0" * (LIMITS.header_bytes + 1), p], "header", "bytes", str(LIMITS.header_bytes + 1)),
     ],
 )

@@ -2,33 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from math import floor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from chains import CLOSE, Chain, Whole, chain
+from chains import CLOSE, Chain, Whole, WholeGguf, chain
 from numpy.typing import NDArray
-from packages import package_of
+from packages import llamacpp_package_of, package_of
+from tiny_gguf import write_tiny_gguf
 from zoo import LAYERS, VOCABULARY, family_ir
 
 from shards.errors import CapacityError, StageError
 from shards.runtime import Batch, SequenceRows
 
-ENGINES = ("openvino-paged", "openvino-stateful")
+OPENVINO = ("openvino-paged", "openvino-stateful")
+ENGINES = (*OPENVINO, *(("llamacpp",) if find_spec("llama_cpp") else ()))
 SPLITS = ((0, LAYERS), (0, 1, LAYERS), (0, 1, 2.5, LAYERS))
 TOKENS = np.random.default_rng(7).integers(3, VOCABULARY, 200).tolist()
 
 
-@pytest.fixture(scope="module")
-def whole(tiny_package: Path) -> Whole:
-    return Whole(tiny_package)
+@pytest.fixture(scope="module", params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def real(smollm2_package: Path) -> Whole:
-    return Whole(smollm2_package)
+def tiny(engine: str, tiny_package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random llama of four layers, as the engine takes it."""
+    if engine != "llamacpp":
+        return tiny_package
+    folder = tmp_path_factory.mktemp("tiny")
+    source = write_tiny_gguf(folder / "tiny.gguf", layers=LAYERS, stored="F32", vocabulary_size=VOCABULARY)
+    return llamacpp_package_of(source, folder / "package")
+
+
+@pytest.fixture(scope="module")
+def whole(engine: str, tiny: Path) -> Whole | WholeGguf:
+    return WholeGguf(tiny) if engine == "llamacpp" else Whole(tiny)
+
+
+@pytest.fixture(scope="module")
+def real(engine: str, request: pytest.FixtureRequest) -> Path:
+    """SmolLM2, as the engine takes it."""
+    name = "smollm2_llamacpp_package" if engine == "llamacpp" else "smollm2_package"
+    package: Path = request.getfixturevalue(name)
+    return package
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +58,15 @@ def logits(whole: Whole) -> NDArray[np.float32]:
     return whole.logits(TOKENS)
 
 
-@pytest.fixture(scope="module", params=ENGINES)
-def shared(tiny_package: Path, request: pytest.FixtureRequest) -> Iterator[Chain]:
-    with chain(tiny_package, (0, 1, LAYERS), engine=request.param) as loaded:
+@pytest.fixture(scope="module")
+def shared(engine: str, tiny: Path) -> Iterator[Chain]:
+    with chain(tiny, (0, 1, LAYERS), engine=engine) as loaded:
         yield loaded
+
+
+def edges_for(engine: str, edges: Sequence[float]) -> Sequence[float]:
+    """llama.cpp stages have whole layers."""
+    return [floor(edge) for edge in edges] if engine == "llamacpp" else edges
 
 
 @pytest.fixture
@@ -53,27 +80,26 @@ def assert_close(got: NDArray[Any], want: NDArray[Any]) -> None:
     np.testing.assert_allclose(got, want, rtol=0, atol=CLOSE)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("edges", SPLITS, ids=lambda edges: f"{len(edges) - 1} stages")
 def test_sequences_side_by_side_get_the_unsplit_models_tokens(
-    tiny_package: Path, whole: Whole, engine: str, edges: tuple[float, ...]
+    tiny: Path, whole: Whole, engine: str, edges: tuple[float, ...]
 ) -> None:
     prompts = {1: TOKENS[:1], 5: TOKENS[3:36], 2: TOKENS[40:110]}
-    with chain(tiny_package, edges, engine=engine) as stages:
+    with chain(tiny, edges_for(engine, edges), engine=engine) as stages:
         got = stages.generate(prompts, count=24, chunk=24)
     assert got == {sequence: whole.generate(prompt, 24) for sequence, prompt in prompts.items()}
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_real_model_gets_the_unsplit_models_tokens(smollm2_package: Path, real: Whole, engine: str) -> None:
+def test_a_real_model_gets_the_unsplit_models_tokens(real: Path, engine: str) -> None:
     prompts = {1: [504, 3575, 282, 4649, 314], 2: TOKENS[:50]}
-    with chain(smollm2_package, (0, 13.5, 30), engine=engine) as stages:
+    with chain(real, edges_for(engine, (0, 13.5, 30)), engine=engine) as stages:
         got = stages.generate(prompts, count=12, chunk=33)
-    assert got == {sequence: real.generate(prompt, 12) for sequence, prompt in prompts.items()}
+    unsplit = WholeGguf(real) if engine == "llamacpp" else Whole(real)
+    assert got == {sequence: unsplit.generate(prompt, 12) for sequence, prompt in prompts.items()}
 
 
 @pytest.mark.parametrize("family", ["mistral", "gptoss"])
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", OPENVINO)
 def test_a_rollback_is_exact_with_a_sliding_window(family: str, engine: str, tmp_path: Path) -> None:
     package = package_of(family_ir(family), tmp_path / family)
     want = Whole(package).logits(TOKENS[:60])
@@ -161,9 +187,8 @@ def test_wanted_rows_are_the_last_of_each_sequence(two: Chain, logits: NDArray[n
     assert_close(got, np.concatenate([logits[6:8], logits[:5]]))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_full_cache_leaves_everything_as_it_was(tiny_package: Path, logits: NDArray[np.float32], engine: str) -> None:
-    with chain(tiny_package, (0, LAYERS), engine=engine, kv_tokens=100) as one:
+def test_a_full_cache_leaves_everything_as_it_was(tiny: Path, logits: NDArray[np.float32], engine: str) -> None:
+    with chain(tiny, (0, LAYERS), engine=engine, kv_tokens=100) as one:
         facts = one.stages[0].facts
         assert facts.kv_tokens >= 100
         assert facts.kv_tokens % facts.block == 0
@@ -199,40 +224,50 @@ def test_hidden_states_of_the_wrong_width_are_refused(two: Chain) -> None:
         two.stages[1].step(Batch((SequenceRows(1, 0, 1),), np.zeros((1, 7), np.float32)))
 
 
-def test_a_chain_may_mix_engines(tiny_package: Path, whole: Whole) -> None:
+def test_a_chain_may_mix_engines(tiny_package: Path) -> None:
     with (
         chain(tiny_package, (0, 2), engine="openvino-stateful") as first,
         chain(tiny_package, (2, LAYERS), engine="openvino-paged") as second,
     ):
         got = Chain([*first.stages, *second.stages]).generate({1: TOKENS[:40]}, count=8, chunk=16)
-    assert got == {1: whole.generate(TOKENS[:40], 8)}
+    assert got == {1: Whole(tiny_package).generate(TOKENS[:40], 8)}
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 def test_a_failed_step_leaves_no_rows(
-    tiny_package: Path, logits: NDArray[np.float32], engine: str, monkeypatch: pytest.MonkeyPatch
+    tiny: Path, logits: NDArray[np.float32], engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import openvino as ov
-
-    with chain(tiny_package, (0, LAYERS), engine=engine) as one:
+    with chain(tiny, (0, LAYERS), engine=engine) as one:
         one.rows(1, 0, TOKENS[:40])
         one.rows(2, 0, TOKENS[:40])
-        infer, calls = ov.InferRequest.infer, []
-
-        def fail(self: ov.InferRequest, **options: bool) -> object:
-            calls.append(1)
-            answer = infer(self, **options)
-            if len(calls) == (2 if engine == "openvino-stateful" else 1):
-                raise RuntimeError("at some place:\nthe device was lost")
-            return answer
-
         rows = [SequenceRows(1, 35, 3), SequenceRows(2, 38, 1), SequenceRows(3, 0, 1)]
         with monkeypatch.context() as patch:
-            patch.setattr(ov.InferRequest, "infer", fail)
-            with pytest.raises(StageError, match=r"layers 0-3: CPU failed in .*: the device was lost"):
+            fail_next_step(engine, patch)
+            with pytest.raises(StageError, match=r"layers 0-3: CPU failed in .*: (the device was lost|llama.cpp .* -3)"):
                 one.step(rows, TOKENS[:5])
         with pytest.raises(StageError, match="36 tokens should be cached, 35 are"):
             one.rows(1, 36, TOKENS[:1])
         assert_close(one.rows(1, 35, TOKENS[35:50]), logits[35:50])
         assert_close(one.rows(3, 0, TOKENS[:5]), logits[:5])
         assert_close(one.rows(2, 0, TOKENS[:50]), logits[:50])
+
+
+def fail_next_step(engine: str, patch: pytest.MonkeyPatch) -> None:
+    """The device does what it is to do, and says that it failed; the stateful engine's after one of its sequences."""
+    if engine == "llamacpp":
+        from llama_cpp import llama_cpp as lib
+
+        decode = lib.llama_decode
+        patch.setattr(lib, "llama_decode", lambda *batch: decode(*batch) - 3)
+        return
+    import openvino as ov
+
+    infer, calls = ov.InferRequest.infer, []
+
+    def fail(self: ov.InferRequest, **options: bool) -> object:
+        calls.append(1)
+        answer = infer(self, **options)
+        if len(calls) == (2 if engine == "openvino-stateful" else 1):
+            raise RuntimeError("at some place:\nthe device was lost")
+        return answer
+
+    patch.setattr(ov.InferRequest, "infer", fail)

@@ -19,6 +19,8 @@ from pipeline.planning.pacing_table import chain_rate, pacing_table, stage_times
 from pipeline.planning.plan import HEAD, ChainPlan, ModelSize, Wish
 from pipeline.planning.room import kv_tokens
 from pipeline.running import Copy, RunOptions
+from pipeline.speculation.draft_choice import DraftChoice
+from pipeline.speculation.drafter import Drafter
 from pipeline.stages import Heard, Stage
 from shards.edges import layer_words, layers_of
 from shards.errors import StageError
@@ -38,6 +40,7 @@ class ChainOpener:
         fleet: The nodes.
         survey: What they can do.
         interface: What head and nodes listen on for results and steps: `*`, or loopback if all are on this PC.
+        drafts: What guesses, on this PC, how the answers of each chain go on.
     """
 
     def __init__(
@@ -49,10 +52,11 @@ class ChainOpener:
         fleet: FleetHead,
         survey: Survey,
         interface: str,
+        drafts: DraftChoice,
     ) -> None:
         self._manifest = manifest
         self._package, self._options, self._size, self._interface = package, options, size, interface
-        self._fleet, self._survey = fleet, survey
+        self._fleet, self._survey, self._drafts = fleet, survey, drafts
         self._epochs = count(1)
 
     def open(self, plan: ChainPlan, progress: Progress, *, blame: bool = True) -> Copy:
@@ -81,6 +85,7 @@ class ChainOpener:
                 kv_tokens=plan.kv_tokens,
                 kv_precision=options.kv_precision,
                 tune=options.tune,
+                capture=options.capture and stage is plan.stages[-1],
             )
             for stage in plan.stages
         ]
@@ -100,13 +105,31 @@ class ChainOpener:
             locate=self._fleet.locate,
             progress=progress,
         )
-        copy = Copy.start(chain, self._manifest.facts.context_length, options, table, way_ms)
+        drafter = self._drafter(plan, progress, chain)
+        copy = Copy.start(chain, self._manifest.facts.context_length, options, table, way_ms, drafter)
         try:
             copy.warm_up(progress)
         except BaseException:
             copy.close()
             raise
         return copy
+
+    def _drafter(self, plan: ChainPlan, progress: Progress, chain: Chain) -> Drafter | None:
+        """Of a chain, which is closed if there is none: where only its model does not load, it is one without it."""
+        options = self._options
+        try:
+            return self._drafts.open(
+                kv_tokens=plan.kv_tokens,
+                max_rows=options.token_budget,
+                max_sequences=options.max_sequences,
+                tune=options.tune,
+                cache=options.cache,
+                does_without=True,
+                progress=progress,
+            )
+        except BaseException:
+            chain.close()
+            raise
 
     def stage_times(self, plan: ChainPlan) -> Callable[[int], Sequence[float]] | None:
         """Predicted milliseconds of each stage of a chain for a number of rows; None if a node is not known."""

@@ -23,6 +23,7 @@ from pipeline.planning.plan import ModelSize, Plan, Wish
 from pipeline.planning.planner import plan as make_plan
 from pipeline.replicas import Replicas
 from pipeline.running import Copy, RunOptions
+from pipeline.speculation.draft_choice import DraftChoice
 from pipeline.tokenizer import Tokenizer
 from shards import manifest as manifests
 from shards.errors import ConfigurationError, EdgeAgentError, RequestError, StageError
@@ -60,8 +61,8 @@ class FleetModel:
         progress: Told how the first plan comes to life.
 
     Raises:
-        PackageError: the package cannot be read.
-        ConfigurationError: the model has fewer layers than stages are wanted.
+        PackageError: the package, or that of its draft, cannot be read.
+        ConfigurationError: the model has fewer layers than stages are wanted, or the draft does not suit it.
     """
 
     def __init__(
@@ -73,18 +74,20 @@ class FleetModel:
         progress: Progress = silent,
     ) -> None:
         self.manifest = manifests.read(package)
+        self.manifest.check_whole_vocabulary(where=package)
         depth, stages = self.manifest.facts.layers, fleet_options.wish.stages
         if stages is not None and stages > depth:
             what = f"{depth} layers cannot be split into {stages} stages"
             raise ConfigurationError(what, where="--stages", hint=f"Ask for 1 to {depth} stages.")
         self.tokenizer = Tokenizer.load(package)
+        drafts = DraftChoice.of(options.draft, package, self.manifest, self.tokenizer)
         self.head = Replicas(self._set_busy, options.max_waiting)
         self._fleet = fleet
         self._wishes = Wishes(fleet_options.wish, self.manifest.facts.context_length)
         self._size = ModelSize.of(self.manifest, options.mode, options.engine, options.kv_precision)
         self._survey = Survey(fleet, self.manifest, options)
         self._opener = ChainOpener(
-            package, self.manifest, options, self._size, fleet, self._survey, fleet_options.interface
+            package, self.manifest, options, self._size, fleet, self._survey, fleet_options.interface, drafts
         )
         self._min_nodes, self._progress = fleet_options.min_nodes, progress
         self._drift = DriftWatch()

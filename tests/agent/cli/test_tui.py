@@ -84,7 +84,13 @@ def state(**changes: Any) -> dict[str, Any]:
         "engine": "openvino-paged",
         "microseconds": {"compute": 1500, "wait": 0},
     }
-    chain = {"stages": [stage], "requests": [request], "scheduler": {"running": 1, "waiting": 0}, "failure": None}
+    chain = {
+        "stages": [stage],
+        "requests": [request],
+        "scheduler": {"running": 1, "waiting": 0},
+        "speculation": None,
+        "failure": None,
+    }
     return {"model": {"name": "smol", "layers": 30, "context_length": 64}, "chains": [chain], "parked": 2, **changes}
 
 

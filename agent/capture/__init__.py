@@ -1,0 +1,1 @@
+"""Recording what a running model does: the tail's hidden states, and the tokens sampled from them."""

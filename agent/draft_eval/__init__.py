@@ -1,0 +1,1 @@
+"""How well drafts guess what a recorded model said."""

@@ -1,0 +1,1 @@
+"""Guessing how texts go on, and how far to trust it."""

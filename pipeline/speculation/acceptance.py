@@ -1,0 +1,66 @@
+"""How far guesses come true: per sequence, by how many tokens of the same guess came true before."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from pipeline.speculation.drafter import MAX_GUESSES
+
+_MEMORY = 0.97
+"""What an observation of a sequence keeps of the weight it had before the next one at its depth."""
+_SHARED_MEMORY = 0.998
+"""The same of what all sequences share."""
+_PRIOR = 2.0
+"""Observations of its own that the experience with all sequences outweighs."""
+_FIRST = 0.5, 2.0
+"""What is thought before anything is known, and how many observations that counts for."""
+
+
+class _Counts:
+    """Fading counts of hits and trials by depth."""
+
+    def __init__(self, memory: float) -> None:
+        self._memory = memory
+        self._hits = [0.0] * MAX_GUESSES
+        self._trials = [0.0] * MAX_GUESSES
+
+    def add(self, depth: int, hit: bool) -> None:
+        self._hits[depth] = self._memory * self._hits[depth] + hit
+        self._trials[depth] = self._memory * self._trials[depth] + 1.0
+
+    def mixed(self, depth: int, prior: float, weight: float) -> float:
+        return (self._hits[depth] + weight * prior) / (self._trials[depth] + weight)
+
+
+class Acceptance:
+    """Learns from every guess that can be compared with what came, whether its row was run or not.
+
+    Of the guess at depth d only those count whose d tokens before it had come true: the probability that k tokens
+    of a guess come true is the product of the first k.
+    """
+
+    def __init__(self) -> None:
+        self._shared = _Counts(_SHARED_MEMORY)
+        self._own: dict[str, _Counts] = defaultdict(lambda: _Counts(_MEMORY))
+
+    def learn(self, key: str, depth: int, hit: bool) -> None:
+        """A guess, `depth` tokens of which had come true, went on right or wrong."""
+        depth = min(depth, MAX_GUESSES - 1)
+        self._shared.add(depth, hit)
+        self._own[key].add(depth, hit)
+
+    def end(self, key: str) -> None:
+        """A sequence has ended."""
+        self._own.pop(key, None)
+
+    def chances(self, key: str, depth: int, count: int) -> list[float]:
+        """Probabilities that the next 1, 2, ... `count` tokens of a guess come true, if `depth` have."""
+        own = self._own.get(key)
+        chance, chances = 1.0, []
+        prior = _FIRST[0]
+        for d in range(depth, depth + count):
+            d = min(d, MAX_GUESSES - 1)
+            prior = self._shared.mixed(d, prior, _FIRST[1])  # of a depth not seen, what the one before it says
+            chance *= own.mixed(d, prior, _PRIOR) if own is not None else prior
+            chances.append(chance)
+        return chances

@@ -1,0 +1,202 @@
+"""Which sequences get rows of guesses in a step, and how many. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Line
+from heapq import merge
+from itertools import islice
+
+from pipeline.pacing import Pace
+from pipeline.sequence import Sequence
+from pipeline.speculation.acceptance import Acceptance
+from pipeline.speculation.config import SpeculationConfig
+from pipeline.speculation.drafter import MAX_GUESSES, Drafter, DraftText
+from pipeline.step_times import StepTimes
+
+_WORTHWHILE = 1.03
+"""A step with guesses must bring so many times the tokens a second of one without: times and chances lie a bit."""
+
+_PROBE = 64
+"""Tokens of an answer from one trial of a drafter that does not pay to the next."""
+_PROBE_GUESSES = 4
+
+_LOOK_AHEAD = 16
+"""Guesses that are asked for where they cost nothing."""
+
+
+class Speculation:
+    """Asks a drafter, and trusts it as far as it has been right.
+
+    **How many**: of all guesses for a step those most likely to come true are taken, one by one, and as many of them
+    as bring the most tokens a second by the step times; in a full chain, or where rows are dear, that is none.
+    Guesses that are not sent are compared with what comes all the same, so it shows when they would pay again.
+
+    **Ahead**: where the chain would be idle, guesses follow others that are still being verified. They are sent if
+    what is won when all before them come true outweighs what is lost when not: half a step that is in the way.
+
+    Choosing a length by expected acceptance and cost follows Chen et al. (2023, arXiv:2302.01318) and Leviathan et al.
+    (2022, arXiv:2211.17192); the noise shared by draft and target replaces their rejection sampling.
+    """
+
+    def __init__(self, config: SpeculationConfig, drafter: Drafter, times: StepTimes) -> None:
+        self.config, self.drafter = config, drafter
+        self.sent = self.right = 0
+        """Rows of guesses that were sent, and those that came true."""
+        self._times = times
+        self._acceptance = Acceptance()
+        self._tried: dict[Sequence, int] = {}
+        """How many tokens the answer had when guesses were last asked for."""
+
+    # What is learnt
+
+    def confirm(self, sequence: Sequence, token: int) -> bool:
+        """Take a sampled token of a sequence; True if rows on their way are void by it."""
+        depth, branch = sequence.depth, sequence.branch
+        position = len(sequence.tokens)
+        was_sent = sequence.sent > position and sequence.ahead != position
+        hit = sequence.confirm(token)
+        if hit is not None:
+            self._acceptance.learn(sequence.request.id, depth, hit)
+            self.right += hit and was_sent
+        return sequence.branch != branch
+
+    def end(self, sequence: Sequence) -> None:
+        """A sequence has ended."""
+        request = sequence.request
+        self._acceptance.end(request.id)
+        self._tried.pop(sequence, None)
+        self.drafter.end(request.id, request.client, sequence.tokens)
+
+    # What is asked
+
+    def prepare(self, sequence: Sequence, pace: Pace) -> bool:
+        """Have guesses for a sequence; False if its next step is to wait for some."""
+        if sequence.guesses:
+            return True
+        count = self._wanted(sequence, pace)
+        return not count or self._ask(sequence, count) is not None
+
+    def extend(self, sequence: Sequence) -> None:
+        """Have guesses behind those that have been sent."""
+        pending = len(sequence.guesses)
+        if sequence.sent < len(sequence.tokens) + pending or pending >= MAX_GUESSES:
+            return
+        count = min(self.config.draft_tokens or _LOOK_AHEAD, MAX_GUESSES - pending)
+        self._ask(sequence, count)
+
+    def _wanted(self, sequence: Sequence, pace: Pace) -> int:
+        """How many guesses to ask for; 0: none now."""
+        if self.config.draft_tokens is not None:
+            return self.config.draft_tokens
+        if not self.drafter.cost_ms(1):
+            return _LOOK_AHEAD
+        chances = self._acceptance.chances(sequence.request.id, 0, _LOOK_AHEAD)
+        best, most, won = 0, self._plain_rate(pace) * _WORTHWHILE, 0.0
+        for count, chance in enumerate(chances, 1):
+            won += chance
+            period = self._period_ms(pace, pace.rows * (1 + count)) + self.drafter.cost_ms(count)
+            if pace.rows * (1 + won) > most * period:
+                best, most = count, pace.rows * (1 + won) / period
+        if not best and sequence.completion - self._tried.get(sequence, -_PROBE) >= _PROBE:
+            return _PROBE_GUESSES
+        return best
+
+    def _ask(self, sequence: Sequence, count: int) -> list[int] | None:
+        request = sequence.request
+        count = min(count, request.max_tokens - sequence.completion - len(sequence.guesses) - 1)
+        if count < 1:
+            return sequence.guesses
+        text = DraftText(request.id, request.client, sequence.tokens, sequence.guesses, request.sampling)
+        guesses = self.drafter.guess(text, count)
+        if guesses is None:
+            return None
+        self._tried[sequence] = sequence.completion
+        sequence.guesses += guesses
+        return sequence.guesses
+
+    # What is sent
+
+    def widths(self, group: Line[Sequence], pace: Pace, room: int) -> list[int]:
+        """How many guesses of each sequence go along with the row of its last token.
+
+        Args:
+            group: The sequences of a step, none of whose guesses has been sent.
+            pace: Of the answers that are being written.
+            room: Most rows of guesses together.
+        """
+        if self.config.draft_tokens is not None:
+            counts = [min(len(sequence.guesses), self.config.draft_tokens) for sequence in group]
+            return _within(counts, room)
+        lines = ([(chance, i) for chance in self._chances(sequence)] for i, sequence in enumerate(group))
+        likeliest = islice(merge(*lines, reverse=True), room)
+        counts = [0] * len(group)
+        best, expected = counts.copy(), float(len(group))
+        most = _WORTHWHILE * self._rate(pace, len(group), expected)
+        for rows, (chance, i) in enumerate(likeliest, len(group) + 1):
+            counts[i] += 1
+            expected += chance
+            rate = self._rate(pace, rows, expected)
+            if rate > most:
+                best, most = counts.copy(), rate
+        return best
+
+    def holds(self, sequence: Sequence, pace: Pace) -> bool:
+        """Whether it is better to wait for the token being sampled, and verify guesses after it, than to run ahead."""
+        if not sequence.guesses or sequence.sent > len(sequence.tokens):
+            return False
+        if self.config.draft_tokens is not None:
+            return True
+        # Running ahead hides the way from the tail to the head and to the first stage, half of what links take.
+        plain = self._rate(pace, 1, 1.0, saved_ms=self._times.link_ms / 2)
+        expected = 1.0
+        first, *others = self._chances(sequence)  # the first one is the token being sampled
+        for rows, chance in enumerate(others, 2):
+            expected += chance / first
+            if first * self._rate(pace, rows, expected) + (1 - first) * self._rate(pace, 1, 1.0) > _WORTHWHILE * plain:
+                return True
+        return False
+
+    def width_ahead(self, sequence: Sequence, room: int) -> int:
+        """How many guesses to send behind those that are still being verified; 0: none."""
+        sent = sequence.sent - len(sequence.tokens)
+        if not self.config.asynchronous or not 0 <= sent < len(sequence.guesses):
+            return 0
+        chances = self._chances(sequence)[sent : sent + room]
+        if not chances:
+            return 0
+        step = self._times.answers_ms(1)
+        won = chances[0] * ((self._times.depth - 1) * step + self._times.link_ms)
+        if won <= (1 - chances[0]) * step / 2:
+            return 0
+        if self.config.draft_tokens is not None:
+            return min(len(chances), self.config.draft_tokens)
+        total, best, most = 0.0, 0, 0.0
+        for rows, chance in enumerate(chances, 1):
+            total += chance
+            rate = total / (self._times.answers_ms(rows) or 1.0)
+            if rate > most:
+                best, most = rows, rate
+        return best
+
+    def _chances(self, sequence: Sequence) -> list[float]:
+        return self._acceptance.chances(sequence.request.id, sequence.depth, len(sequence.guesses))
+
+    def _plain_rate(self, pace: Pace) -> float:
+        return self._rate(pace, pace.rows, float(pace.rows))
+
+    def _rate(self, pace: Pace, rows: int, expected: float, saved_ms: float = 0.0) -> float:
+        return expected / max(self._period_ms(pace, rows) - saved_ms, 1e-3)
+
+    def _period_ms(self, pace: Pace, rows: int) -> float:
+        """Time in which each of the groups has its turn, if all are of so many rows."""
+        step = self._times.answers_ms(rows)
+        return max(pace.in_flight * step, self._times.depth * step + self._times.link_ms)
+
+
+def _within(counts: list[int], room: int) -> list[int]:
+    """The counts, the last ones cut where there is no room for all."""
+    left, cut = room, []
+    for count in counts:
+        cut.append(min(count, left))
+        left -= cut[-1]
+    return cut

@@ -1,0 +1,192 @@
+"""A model and a context of llama.cpp: memory that is C's, and how a step is told to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shards.edges import layer_words
+from shards.errors import StageError
+from shards.llamacpp.binding import Binding
+from shards.runtime import RuntimeFacts
+
+SEQUENCES = 128
+"""Sequences a stage holds at once, kept ones among them. llama.cpp allows 256; each number costs some time in a step
+and, on a stage with a head, a row of logits."""
+
+_MOST_ROWS = 512
+"""Rows computed together."""
+_LOGIT_BYTES = 64 * 2**20
+"""A stage that is to give all its hidden states has room for the logits of as many rows, though it makes none; so rows
+are taken in parts that need no more than this."""
+
+
+class LlamaModel:
+    """A GGUF in memory (mapped, as far as the file's types allow)."""
+
+    def __init__(self, native: Binding, path: Path, facts: RuntimeFacts) -> None:
+        self._native, lib = native, native.lib
+        parameters = lib.llama_model_default_params()
+        parameters.n_gpu_layers = 0
+        native.said.clear()
+        self.pointer = lib.llama_model_load_from_file(str(path).encode(), parameters)
+        if not self.pointer:
+            raise StageError(f"llama.cpp cannot load the stage: {native.reason()}", where=str(path))
+        self.layers = lib.llama_model_n_layer(self.pointer)
+        self.slides = lib.llama_model_n_swa(self.pointer) > 0
+        self.vocabulary = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self.pointer))
+        found = [self.layers, lib.llama_model_n_embd(self.pointer)]
+        expected = [facts.end_layer - facts.first_layer, facts.hidden_size]
+        if facts.is_first or facts.is_tail:
+            found.append(self.vocabulary)
+            expected.append(facts.vocabulary)
+        kinds = lib.llama_model_is_recurrent, lib.llama_model_is_hybrid, lib.llama_model_has_encoder
+        wrong = None
+        if found != expected:
+            wrong = f"the file has layers, hidden size and tokens {found}, expected were {expected}"
+        elif any(kind(self.pointer) for kind in kinds):
+            wrong = "the model keeps more than keys and values of each token, which cannot be rolled back"
+        if wrong:
+            self.close()
+            raise StageError(wrong, where=str(path), hint="Export the model again, or use the OpenVINO engine.")
+
+    def close(self) -> None:
+        """Free it."""
+        if self.pointer:
+            self._native.lib.llama_model_free(self.pointer)
+            self.pointer = None
+
+
+class LlamaContext:
+    """A model at work: its KV cache, and the arrays that a step is told by."""
+
+    def __init__(self, native: Binding, model: LlamaModel, facts: RuntimeFacts, kv_type: str, threads: int) -> None:
+        self._native, lib = native, native.lib
+        self._is_first, self._is_tail = facts.is_first, facts.is_tail
+        self._width = facts.hidden_size
+        self.width_out = facts.vocabulary if facts.is_tail else facts.hidden_size
+        rows = _MOST_ROWS if facts.is_tail else max(1, min(_MOST_ROWS, _LOGIT_BYTES // (4 * model.vocabulary)))
+        parameters = lib.llama_context_default_params()
+        slots = 2 * SEQUENCES if model.slides else SEQUENCES
+        parameters.n_ctx = max(facts.kv_tokens, slots)  # llama.cpp wants room for a token of each
+        parameters.n_batch = parameters.n_ubatch = max(rows, slots)
+        parameters.n_seq_max = slots
+        parameters.n_threads = parameters.n_threads_batch = threads
+        parameters.type_k = parameters.type_v = getattr(lib, f"GGML_TYPE_{kv_type.upper()}")
+        if kv_type == "f32":  # flash attention would round keys and values to f16
+            parameters.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        parameters.kv_unified = parameters.swa_full = parameters.no_perf = True
+        parameters.offload_kqv = parameters.op_offload = False
+        self._last = f"l_out-{model.layers - 1}".encode()
+        self._take = lib.ggml_backend_sched_eval_callback(self._ask_or_take)  # kept: C holds the pointer
+        if not facts.is_tail:
+            parameters.cb_eval = self._take
+        native.said.clear()
+        self._pointer = lib.llama_init_from_model(model.pointer, parameters)
+        if not self._pointer:
+            raise StageError(
+                f"llama.cpp cannot run the stage: {native.reason()}",
+                where=f"layers {layer_words(facts)}",
+                hint="Ask for another KV cache precision or a smaller kv_tokens, or use the OpenVINO engine.",
+            )
+        self._memory = lib.llama_get_memory(self._pointer)
+        self._rows = min(rows, lib.llama_n_batch(self._pointer))
+        self._out = np.empty((0, self.width_out), np.float32)
+        self._filled = 0
+        self._make_batch(lib)
+
+    def decode(
+        self, x: NDArray[Any], positions: NDArray[np.int32], slots: NDArray[np.int32], wanted: NDArray[np.int32]
+    ) -> NDArray[np.float32]:
+        """Run rows: gives hidden states [rows, width], or on the tail the logits of wanted rows; valid until the next.
+
+        Raises:
+            RuntimeError: llama.cpp failed; rows may be in the cache.
+        """
+        total = len(wanted) if self._is_tail else len(positions)
+        if len(self._out) < total:
+            self._out = np.empty((total, self.width_out), np.float32)
+        self._filled = 0
+        for start in range(0, len(positions), self._rows):
+            end = min(start + self._rows, len(positions))
+            count = end - start
+            if self._is_first:
+                self._tokens[:count] = x[start:end]
+            else:
+                rows = np.ascontiguousarray(x[start:end])
+                self._batch.embd = rows.ctypes.data_as(self._floats)
+            self._positions[:count] = positions[start:end]
+            self._slots[:count] = slots[start:end]
+            outputs = count
+            if self._is_tail:
+                marked = wanted[np.searchsorted(wanted, start) : np.searchsorted(wanted, end)] - start
+                outputs = len(marked)
+                self._marks[:count] = 0
+                self._marks[marked] = 1
+            self._batch.n_tokens = count
+            self._run(outputs)
+        if self._filled != total:
+            raise RuntimeError(f"llama.cpp gave {self._filled} of {total} rows")
+        return self._out[:total]
+
+    def remove(self, slot: int, length: int) -> None:
+        """Forget all but the first `length` tokens of a slot."""
+        self._native.lib.llama_memory_seq_rm(self._memory, slot, length, -1)
+
+    def share(self, source: int, target: int, begin: int, end: int) -> None:
+        """Let the cells of tokens [begin, end) of one slot be another's, too."""
+        self._native.lib.llama_memory_seq_cp(self._memory, source, target, begin, end)
+
+    def close(self) -> None:
+        """Free it."""
+        if self._pointer:
+            self._native.lib.llama_free(self._pointer)
+            self._pointer = None
+
+    def _make_batch(self, lib: Any) -> None:
+        """Arrays that stay where they are, and llama.cpp's description of them."""
+        rows = self._rows
+        self._tokens, self._positions, self._slots = (np.zeros(rows, np.int32) for _ in range(3))
+        self._marks = np.ones(rows, np.int8)
+        self._ones = np.ones(rows, np.int32)
+        # llama.cpp takes a list of sequences for each row: here they all have one entry
+        self._lists = self._slots.ctypes.data + 4 * np.arange(rows, dtype=np.uintp)
+        self._batch = batch = lib.llama_batch()
+        fields = dict(batch._fields_)
+        self._floats = fields["embd"]
+        if self._is_first:
+            batch.token = self._tokens.ctypes.data_as(fields["token"])
+        batch.pos = self._positions.ctypes.data_as(fields["pos"])
+        batch.n_seq_id = self._ones.ctypes.data_as(fields["n_seq_id"])
+        batch.seq_id = self._lists.ctypes.data_as(fields["seq_id"])
+        batch.logits = self._marks.ctypes.data_as(fields["logits"])
+
+    def _run(self, outputs: int) -> None:
+        """Run the batch; what comes out follows what is in `_out` already."""
+        native, lib = self._native, self._native.lib
+        native.said.clear()
+        code = lib.llama_decode(self._pointer, self._batch)
+        if code:
+            raise RuntimeError(f"llama.cpp returned {code} ({native.reason()})")
+        if self._is_tail and outputs:
+            logits = np.ctypeslib.as_array(lib.llama_get_logits(self._pointer), (outputs, self.width_out))
+            self._out[self._filled : self._filled + outputs] = logits
+            self._filled += outputs
+
+    def _ask_or_take(self, tensor: int, is_asked: bool, _: Any) -> bool:
+        """Called by llama.cpp for each tensor of a step: is it wanted? And again with the one that is, when computed.
+
+        The answer to the second call is whether to go on.
+        """
+        native = self._native
+        if is_asked:
+            return native.tensor_name(tensor) == self._last
+        size = native.tensor_bytes(tensor)
+        count, rest = divmod(size, 4 * self._width)
+        if rest == 0 and self._filled + count <= len(self._out):
+            native.copy_tensor(tensor, self._out[self._filled :].ctypes.data, 0, size)
+            self._filled += count
+        return False
