@@ -32,6 +32,8 @@ class Sequence:
     """Whether it gives way to interactive requests: a batch request that has not waited too long for that yet."""
     guesses: list[int] = field(default_factory=list)
     """Tokens that may follow; their rows may have been sent."""
+    kind: str = ""
+    """What the first of them rests on."""
     depth: int = 0
     """How many tokens have been confirmed of the guess that the first of `guesses` belongs to."""
     branch: int = 0

@@ -172,6 +172,11 @@ class Manifest(_Frozen):
         """Whether the package has the OpenVINO backend."""
         return self.llamacpp is None or any(entry.path == GRAPH for entry in self.files)
 
+    @property
+    def main_spans(self) -> WeightSpans:
+        """The byte ranges of the OpenVINO backend, or else of the one there is."""
+        return self.llamacpp if self.llamacpp is not None and not self.has_openvino else self.spans
+
     def spans_for(self, engine: EngineName) -> WeightSpans:
         """The byte ranges of the weights that an engine reads.
 

@@ -21,7 +21,8 @@ def write_olmo2(path: Path, layers: int, window: int) -> Path:
         {"attention.sliding_window": window},
         {
             "attn_q": (HIDDEN, HIDDEN), "attn_k": (KV, HIDDEN), "attn_v": (KV, HIDDEN), "attn_output": (HIDDEN, HIDDEN),
-            "attn_q_norm": (HIDDEN,), "attn_k_norm": (KV,), "post_attention_norm": (HIDDEN,), "post_ffw_norm": (HIDDEN,),
+            "attn_q_norm": (HIDDEN,), "attn_k_norm": (KV,),
+            "post_attention_norm": (HIDDEN,), "post_ffw_norm": (HIDDEN,),
             "ffn_gate": (FFN, HIDDEN), "ffn_up": (FFN, HIDDEN), "ffn_down": (HIDDEN, FFN),
         },
         {"output": (VOCABULARY, HIDDEN)},

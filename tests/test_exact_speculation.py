@@ -52,7 +52,7 @@ class Planted:
         self.on_ready: Callable[[], None] = lambda: None
         self.wrong = 0
 
-    def guess(self, text: DraftText, count: int) -> list[int] | None:
+    def guess(self, text: DraftText, count: int, is_free: bool = False) -> list[int] | None:
         assert 1 <= count <= MAX_GUESSES
         if self._late and text.key not in self._waiting and self._pick.random() < 0.3:
             self._waiting.add(text.key)
@@ -70,6 +70,9 @@ class Planted:
 
     def end(self, key: str, client: str, tokens: Sequence[int]) -> None:
         self._waiting.discard(key)
+
+    def kind(self, key: str) -> str:
+        return "planted"
 
     def cost_ms(self, count: int) -> float:
         return 0.0

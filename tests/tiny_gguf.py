@@ -43,8 +43,8 @@ def write_tiny_gguf(
 ) -> Path:
     """A llama. `metadata` adds entries; None as a value leaves one out.
 
-    The weights depend on `seed` alone, up to what `stored` (a type of gguf) rounds, and on the number of tokens, to which
-    unused ones can be added.
+    The weights depend on `seed` alone, up to what `stored` (a type of gguf) rounds, and on the number of tokens; unused
+    ones fill up to `vocabulary_size`.
     """
     rng = np.random.default_rng(seed)
     dtype = gguf.GGMLQuantizationType[stored]

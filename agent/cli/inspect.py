@@ -71,7 +71,7 @@ def needs(manifest: Manifest, stages: int) -> list[StageNeeds]:
     """
     from shards.balance import Costs, balance
 
-    facts, spans = manifest.facts, manifest.spans
+    facts, spans = manifest.facts, manifest.main_spans
     edges = [int(edge) for edge in balance([Costs.of_bytes(spans)], stages)]  # by bytes, layers are not divided
     kv = 2 * facts.kv_heads * facts.head_size * _KV_BYTES * _KV_TOKENS
     return [
@@ -84,7 +84,7 @@ def _bytes(spans: tuple[tuple[int, int], ...]) -> int:
 
 
 def _as_json(manifest: Manifest, splits: dict[int, list[StageNeeds]], checked: bool) -> dict[str, Any]:
-    spans = manifest.spans
+    spans = manifest.main_spans
     return {
         "package_id": manifest.package_id,
         "format": manifest.format,
@@ -133,6 +133,9 @@ def _show(manifest: Manifest, splits: dict[int, list[StageNeeds]], checked: bool
         "stop tokens": ", ".join(map(str, facts.stop_tokens)) or "none",
         "chat template": "yes" if facts.chat_template else "no",
         "weights": facts.weights,
+        "runs on": " and ".join(
+            name for name, there in (("OpenVINO", manifest.has_openvino), ("llama.cpp", manifest.llamacpp)) if there
+        ),
         "files": f"{len(manifest.files)}, {_amount(manifest.size)}" + (", all checked" if checked else ""),
         "id": manifest.package_id[:16],
     }
@@ -160,7 +163,7 @@ def _layer_table(manifest: Manifest) -> Table:
     """Bytes by part; neighbouring layers of one size share a row."""
     from rich.table import Table
 
-    spans = manifest.spans
+    spans = manifest.main_spans
     table = Table(title="weights", title_justify="left")
     table.add_column("part")
     table.add_column("bytes", justify="right")

@@ -1,4 +1,4 @@
-"""How far guesses come true: per sequence, by how many tokens of the same guess came true before."""
+"""How far guesses come true: by their kind and per sequence, by how many tokens of a guess came true before."""
 
 from __future__ import annotations
 
@@ -36,31 +36,32 @@ class Acceptance:
     """Learns from every guess that can be compared with what came, whether its row was run or not.
 
     Of the guess at depth d only those count whose d tokens before it had come true: the probability that k tokens
-    of a guess come true is the product of the first k.
+    of a guess come true is the product of the first k. Those of one kind are taken to be alike, and each sequence
+    is believed over all of them as it goes on.
     """
 
     def __init__(self) -> None:
-        self._shared = _Counts(_SHARED_MEMORY)
-        self._own: dict[str, _Counts] = defaultdict(lambda: _Counts(_MEMORY))
+        self._shared: dict[str, _Counts] = defaultdict(lambda: _Counts(_SHARED_MEMORY))
+        self._own: dict[str, dict[str, _Counts]] = defaultdict(lambda: defaultdict(lambda: _Counts(_MEMORY)))
 
-    def learn(self, key: str, depth: int, hit: bool) -> None:
-        """A guess, `depth` tokens of which had come true, went on right or wrong."""
+    def learn(self, key: str, kind: str, depth: int, hit: bool) -> None:
+        """A guess of a sequence, `depth` tokens of which had come true, went on right or wrong."""
         depth = min(depth, MAX_GUESSES - 1)
-        self._shared.add(depth, hit)
-        self._own[key].add(depth, hit)
+        self._shared[kind].add(depth, hit)
+        self._own[key][kind].add(depth, hit)
 
     def end(self, key: str) -> None:
         """A sequence has ended."""
         self._own.pop(key, None)
 
-    def chances(self, key: str, depth: int, count: int) -> list[float]:
+    def chances(self, key: str, kind: str, depth: int, count: int) -> list[float]:
         """Probabilities that the next 1, 2, ... `count` tokens of a guess come true, if `depth` have."""
-        own = self._own.get(key)
+        shared, own = self._shared[kind], self._own[key].get(kind) if key in self._own else None
         chance, chances = 1.0, []
         prior = _FIRST[0]
         for d in range(depth, depth + count):
             d = min(d, MAX_GUESSES - 1)
-            prior = self._shared.mixed(d, prior, _FIRST[1])  # of a depth not seen, what the one before it says
+            prior = shared.mixed(d, prior, _FIRST[1])  # of a depth not seen, what the one before it says
             chance *= own.mixed(d, prior, _PRIOR) if own is not None else prior
             chances.append(chance)
         return chances

@@ -6,9 +6,6 @@ from collections.abc import Callable, Sequence
 
 from pipeline.speculation.drafter import Drafter, DrafterFacts, DraftText
 
-_MEMORY = 0.98
-"""What is kept of the share of guesses that are the second's when another is made."""
-
 
 class Cascade:
     """Asks a drafter that costs nothing first, and where it has no guess another one.
@@ -20,8 +17,8 @@ class Cascade:
 
     def __init__(self, first: Drafter, second: Drafter) -> None:
         self._first, self._second = first, second
-        self._share = 1.0
-        """Of the guesses that the second had to make."""
+        self._chosen = first
+        """Made the latest guess."""
 
     @property
     def on_ready(self) -> Callable[[], None]:
@@ -32,17 +29,18 @@ class Cascade:
     def on_ready(self, listener: Callable[[], None]) -> None:
         self._second.on_ready = listener
 
-    def guess(self, text: DraftText, count: int) -> Sequence[int] | None:
+    def guess(self, text: DraftText, count: int, is_free: bool = False) -> Sequence[int] | None:
         """See Drafter."""
         guesses = self._first.guess(text, count)
-        if not guesses:
+        self._chosen = self._first
+        if not guesses and not is_free:
             guesses = self._second.guess(text, count)
-            if guesses is None:
-                return None  # it is asked again, and counted then
-            self._share = _MEMORY * self._share + (1 - _MEMORY)
-        else:
-            self._share *= _MEMORY
+            self._chosen = self._second
         return guesses
+
+    def kind(self, key: str) -> str:
+        """See Drafter; asked right after a guess."""
+        return self._chosen.kind(key)
 
     def end(self, key: str, client: str, tokens: Sequence[int]) -> None:
         """See Drafter."""
@@ -50,8 +48,8 @@ class Cascade:
         self._second.end(key, client, tokens)
 
     def cost_ms(self, count: int) -> float:
-        """See Drafter: the second's cost, as often as it is asked."""
-        return self._share * self._second.cost_ms(count)
+        """See Drafter: the second's."""
+        return self._second.cost_ms(count)
 
     @property
     def facts(self) -> DrafterFacts:

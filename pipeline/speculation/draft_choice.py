@@ -11,7 +11,7 @@ from typing import Self
 from pipeline.speculation import same_tokenizer
 from pipeline.speculation.cascade import Cascade
 from pipeline.speculation.draft_model import DraftModel
-from pipeline.speculation.drafter import Drafter, DrafterFacts, DraftText
+from pipeline.speculation.drafter import MODEL, Drafter, DrafterFacts, DraftText
 from pipeline.speculation.ngram import NgramDrafter
 from pipeline.tokenizer import Tokenizer
 from shards import manifest as manifests
@@ -119,8 +119,11 @@ class _NotLoaded:
         self.on_ready: Callable[[], None] = lambda: None
         self.facts = DrafterFacts(name, why)
 
-    def guess(self, text: DraftText, count: int) -> Sequence[int]:
+    def guess(self, text: DraftText, count: int, is_free: bool = False) -> Sequence[int]:
         return ()
+
+    def kind(self, key: str) -> str:
+        return MODEL
 
     def end(self, key: str, client: str, tokens: Sequence[int]) -> None: ...
 

@@ -18,7 +18,7 @@ from pipeline.bell import Bell
 from pipeline.chain import Chain
 from pipeline.messages import Sampling
 from pipeline.speculation.draft_session import DraftLimits, DraftSession
-from pipeline.speculation.drafter import DrafterFacts, DraftText
+from pipeline.speculation.drafter import MODEL, DrafterFacts, DraftText
 from pipeline.wire import Frame
 from shards import manifest as manifests
 from shards.errors import EdgeAgentError, StageError
@@ -139,8 +139,10 @@ class DraftModel:
 
     # What the head asks
 
-    def guess(self, text: DraftText, count: int) -> Sequence[int] | None:
+    def guess(self, text: DraftText, count: int, is_free: bool = False) -> Sequence[int] | None:
         """See Drafter."""
+        if is_free:
+            return ()
         with self._lock:
             if self._off is not None:
                 return ()
@@ -153,6 +155,10 @@ class DraftModel:
         with self._lock:
             self._session.end(key)
             self._ring()
+
+    def kind(self, key: str) -> str:
+        """See Drafter."""
+        return MODEL
 
     def cost_ms(self, count: int) -> float:
         """See Drafter."""

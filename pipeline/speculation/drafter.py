@@ -13,6 +13,10 @@ MAX_GUESSES = 32
 """Most tokens that are guessed of one text at a time."""
 
 
+MODEL = "model"
+"""The kind of guesses that a model makes."""
+
+
 @dataclass(frozen=True, slots=True)
 class DraftText:
     """A text that is being written."""
@@ -52,8 +56,13 @@ class Drafter(Protocol):
     on_ready: Callable[[], None]
     """Set by the head. Called, from any thread, when guesses that were being worked on are there or are given up."""
 
-    def guess(self, text: DraftText, count: int) -> Sequence[int] | None:
+    def guess(self, text: DraftText, count: int, is_free: bool = False) -> Sequence[int] | None:
         """At most `count` (1 to MAX_GUESSES) tokens that follow the text and its guesses.
+
+        Args:
+            text: What they follow.
+            count: How many.
+            is_free: Only those that cost no time.
 
         Returns:
             The tokens, none if it has no guess; or None while it works on them: ask again after `on_ready`. It may be
@@ -65,8 +74,12 @@ class Drafter(Protocol):
         """A text has ended. Forget it, or learn from it; called once for each text, whether asked about or not."""
         ...
 
+    def kind(self, key: str) -> str:
+        """What the latest guess for a text rests on: those of one kind come true about equally often."""
+        ...
+
     def cost_ms(self, count: int) -> float:
-        """Time until so many guesses of one text are there, as far as is known; 0 for what is looked up."""
+        """Time until so many guesses of one text that are not free are there, as far as is known; 0: all are free."""
         ...
 
     @property

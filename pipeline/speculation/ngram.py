@@ -30,8 +30,10 @@ class NgramDrafter:
         self.on_ready: Callable[[], None] = lambda: None
         self._history = History(history_tokens)
         self._texts: dict[str, TokenIndex] = {}
+        self._matched: dict[str, int] = {}
+        """How many tokens were the same where the latest guess of a text comes from."""
 
-    def guess(self, text: DraftText, count: int) -> Sequence[int]:
+    def guess(self, text: DraftText, count: int, is_free: bool = False) -> Sequence[int]:
         """See Drafter; it is never working on anything."""
         index = self._texts.get(text.key)
         if index is None:
@@ -42,13 +44,20 @@ class NgramDrafter:
         if length < LONGEST:
             found, longer = self._history.find(text.client, run, count)
             if longer > length:
+                self._matched[text.key] = longer
                 return found
+        self._matched[text.key] = length
         return self._copied(text, index, place, count) if length else ()
 
     def end(self, key: str, client: str, tokens: Sequence[int]) -> None:
         """See Drafter."""
         self._texts.pop(key, None)
+        self._matched.pop(key, None)
         self._history.add(client, tokens)
+
+    def kind(self, key: str) -> str:
+        """See Drafter: by how much was the same, roughly."""
+        return f"n-gram {self._matched.get(key, 0).bit_length()}"
 
     def cost_ms(self, count: int) -> float:
         """See Drafter."""

@@ -10,7 +10,7 @@ from pipeline.pacing import Pace
 from pipeline.sequence import Sequence
 from pipeline.speculation.acceptance import Acceptance
 from pipeline.speculation.config import SpeculationConfig
-from pipeline.speculation.drafter import MAX_GUESSES, Drafter, DraftText
+from pipeline.speculation.drafter import MAX_GUESSES, MODEL, Drafter, DraftText
 from pipeline.step_times import StepTimes
 
 _WORTHWHILE = 1.03
@@ -19,6 +19,11 @@ _WORTHWHILE = 1.03
 _PROBE = 64
 """Tokens of an answer from one trial of a drafter that does not pay to the next."""
 _PROBE_GUESSES = 4
+
+_CANDIDATES = 64
+"""Guesses of a step that are thought about, of all sequences together."""
+_HELD_FOR = 4
+"""Guesses of a sequence that are looked at to see whether it had better not run ahead."""
 
 _LOOK_AHEAD = 16
 """Guesses that are asked for where they cost nothing."""
@@ -44,6 +49,8 @@ class Speculation:
         """Rows of guesses that were sent, and those that came true."""
         self._times = times
         self._acceptance = Acceptance()
+        self._priced: dict[Pace, tuple[int, tuple[float, float]]] = {}
+        """By pace: the version of the times they are of, and what `_prices` says."""
         self._tried: dict[Sequence, int] = {}
         """How many tokens the answer had when guesses were last asked for."""
 
@@ -56,7 +63,7 @@ class Speculation:
         was_sent = sequence.sent > position and sequence.ahead != position
         hit = sequence.confirm(token)
         if hit is not None:
-            self._acceptance.learn(sequence.request.id, depth, hit)
+            self._acceptance.learn(sequence.request.id, sequence.kind, depth, hit)
             self.right += hit and was_sent
         return sequence.branch != branch
 
@@ -71,7 +78,7 @@ class Speculation:
 
     def prepare(self, sequence: Sequence, pace: Pace) -> bool:
         """Have guesses for a sequence; False if its next step is to wait for some."""
-        if sequence.guesses:
+        if sequence.guesses or self._ask(sequence, self.config.draft_tokens or _LOOK_AHEAD, is_free=True):
             return True
         count = self._wanted(sequence, pace)
         return not count or self._ask(sequence, count) is not None
@@ -81,16 +88,18 @@ class Speculation:
         pending = len(sequence.guesses)
         if sequence.sent < len(sequence.tokens) + pending or pending >= MAX_GUESSES:
             return
-        count = min(self.config.draft_tokens or _LOOK_AHEAD, MAX_GUESSES - pending)
-        self._ask(sequence, count)
+        room = MAX_GUESSES - pending
+        self._ask(sequence, min(self.config.draft_tokens or _LOOK_AHEAD, room), is_free=True)
+        if pending and len(sequence.guesses) == pending:
+            self._ask(sequence, min(self.config.draft_tokens or pending, room))  # as many more as were worth it before
 
     def _wanted(self, sequence: Sequence, pace: Pace) -> int:
-        """How many guesses to ask for; 0: none now."""
+        """How many guesses to ask for that cost time; 0: none now."""
         if self.config.draft_tokens is not None:
             return self.config.draft_tokens
         if not self.drafter.cost_ms(1):
-            return _LOOK_AHEAD
-        chances = self._acceptance.chances(sequence.request.id, 0, _LOOK_AHEAD)
+            return 0
+        chances = self._acceptance.chances(sequence.request.id, MODEL, 0, _LOOK_AHEAD)
         best, most, won = 0, self._plain_rate(pace) * _WORTHWHILE, 0.0
         for count, chance in enumerate(chances, 1):
             won += chance
@@ -101,16 +110,19 @@ class Speculation:
             return _PROBE_GUESSES
         return best
 
-    def _ask(self, sequence: Sequence, count: int) -> list[int] | None:
+    def _ask(self, sequence: Sequence, count: int, is_free: bool = False) -> list[int] | None:
         request = sequence.request
         count = min(count, request.max_tokens - sequence.completion - len(sequence.guesses) - 1)
         if count < 1:
             return sequence.guesses
         text = DraftText(request.id, request.client, sequence.tokens, sequence.guesses, request.sampling)
-        guesses = self.drafter.guess(text, count)
+        guesses = self.drafter.guess(text, count, is_free)
         if guesses is None:
             return None
-        self._tried[sequence] = sequence.completion
+        if not is_free:
+            self._tried[sequence] = sequence.completion
+        if guesses and not sequence.guesses:
+            sequence.kind = self.drafter.kind(request.id)
         sequence.guesses += guesses
         return sequence.guesses
 
@@ -127,7 +139,8 @@ class Speculation:
         if self.config.draft_tokens is not None:
             counts = [min(len(sequence.guesses), self.config.draft_tokens) for sequence in group]
             return _within(counts, room)
-        lines = ([(chance, i) for chance in self._chances(sequence)] for i, sequence in enumerate(group))
+        each = max(1, _CANDIDATES // len(group))
+        lines = ([(chance, i) for chance in self._chances(sequence, each)] for i, sequence in enumerate(group))
         likeliest = islice(merge(*lines, reverse=True), room)
         counts = [0] * len(group)
         best, expected = counts.copy(), float(len(group))
@@ -146,22 +159,16 @@ class Speculation:
             return False
         if self.config.draft_tokens is not None:
             return True
-        # Running ahead hides the way from the tail to the head and to the first stage, half of what links take.
-        plain = self._rate(pace, 1, 1.0, saved_ms=self._times.link_ms / 2)
-        expected = 1.0
-        first, *others = self._chances(sequence)  # the first one is the token being sampled
-        for rows, chance in enumerate(others, 2):
-            expected += chance / first
-            if first * self._rate(pace, rows, expected) + (1 - first) * self._rate(pace, 1, 1.0) > _WORTHWHILE * plain:
-                return True
-        return False
+        lost, price = self._prices(pace)
+        _, *chances = self._chances(sequence, _HELD_FOR)  # the first one is of the token being sampled
+        return sum(max(0.0, chance - price) for chance in chances) > lost
 
     def width_ahead(self, sequence: Sequence, room: int) -> int:
         """How many guesses to send behind those that are still being verified; 0: none."""
         sent = sequence.sent - len(sequence.tokens)
         if not self.config.asynchronous or not 0 <= sent < len(sequence.guesses):
             return 0
-        chances = self._chances(sequence)[sent : sent + room]
+        chances = self._chances(sequence, sent + room)[sent:]
         if not chances:
             return 0
         step = self._times.answers_ms(1)
@@ -178,8 +185,21 @@ class Speculation:
                 best, most = rows, rate
         return best
 
-    def _chances(self, sequence: Sequence) -> list[float]:
-        return self._acceptance.chances(sequence.request.id, sequence.depth, len(sequence.guesses))
+    def _chances(self, sequence: Sequence, most: int) -> list[float]:
+        count = min(len(sequence.guesses), most)
+        return self._acceptance.chances(sequence.request.id, sequence.kind, sequence.depth, count)
+
+    def _prices(self, pace: Pace) -> tuple[float, float]:
+        """In tokens: what a sequence loses that does not run ahead, and what a row of a guess costs."""
+        version, prices = self._priced.get(pace, (-1, (0.0, 0.0)))
+        if version != self._times.version:
+            plain, more = self._period_ms(pace, pace.rows), self._period_ms(pace, pace.rows + 1)
+            # Running ahead hides the way from the tail to the head and to the first stage, half of what links take.
+            idle = max(0.0, plain - pace.in_flight * self._times.answers_ms(pace.rows))
+            lost = min(idle, self._times.link_ms / 2) / max(plain, 1e-3)
+            prices = lost, pace.rows * (_WORTHWHILE * more / max(plain, 1e-3) - 1)
+            self._priced[pace] = self._times.version, prices
+        return prices
 
     def _plain_rate(self, pace: Pace) -> float:
         return self._rate(pace, pace.rows, float(pace.rows))

@@ -110,9 +110,7 @@ def test_the_facts_are_those_of_the_graph(both: Export, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", ["llamacpp", "both"])
-def test_without_llamacpp_it_says_how_to_get_it(
-    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_llamacpp_it_says_how_to_get_it(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
         raise StageError("llama-cpp-python is not installed", hint=f"Run: {binding.INSTALL}")
 
@@ -127,14 +125,14 @@ def test_without_llamacpp_it_says_how_to_get_it(
 
 
 def test_only_a_gguf_has_this_backend(smollm2_ir: Path, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="llama.cpp runs GGUF files only"):
+    with pytest.raises(ExportError, match=r"llama.cpp runs GGUF files only"):
         export(str(smollm2_ir), tmp_path / "package", backend="both")
     without(tmp_path / "package")
 
 
 def test_stage_folders_are_openvinos(both: Export, tmp_path: Path) -> None:
     source = both.manifest.source["path"]
-    with pytest.raises(ConfigurationError, match="stage folders are for OpenVINO, not for llama.cpp"):
+    with pytest.raises(ConfigurationError, match=r"stage folders are for OpenVINO, not for llama.cpp"):
         export(source, tmp_path / "package", backend="llamacpp", split=(2, 2))
     made = export(source, tmp_path / "package", weights="keep", split=(2, 2), verified=False)
     assert made.manifest.llamacpp is not None
@@ -168,7 +166,7 @@ def test_a_pattern_that_is_not_known_is_noticed(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(llamacpp, "_WINDOW_PERIODS", {})
     source = write_olmo2(tmp_path / "model.gguf", layers=6, window=200)
     llamacpp.prepare(read_gguf(source), tmp_path, silent, checked=False)
-    with pytest.raises(ExportError, match=r"architecture olmo2 differ from the whole model when it is cut behind layer \d"):
+    with pytest.raises(ExportError, match=r"architecture olmo2 differ from the whole model when .* behind layer \d"):
         check_cuts(str(source), str(tmp_path / "llamacpp"), silent)
 
 

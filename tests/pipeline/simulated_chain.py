@@ -229,9 +229,11 @@ class PlantedDrafter:
         """Of each text, times in a row that it was not ready."""
         self.ended: list[str] = []
 
-    def guess(self, text: DraftText, count: int) -> list[int] | None:
+    def guess(self, text: DraftText, count: int, is_free: bool = False) -> list[int] | None:
         assert 1 <= count <= MAX_GUESSES and text.key not in self.ended
-        if self.waits[text.key] < self._patience and self._pick.random() < 0.5:
+        if is_free and self._cost:
+            return []
+        if not is_free and self.waits[text.key] < self._patience and self._pick.random() < 0.5:
             self.waits[text.key] += 1
             return None
         del self.waits[text.key]
@@ -246,6 +248,9 @@ class PlantedDrafter:
         assert key not in self.ended and self.requests[key].client == client
         self.ended.append(key)
         del self.waits[key]
+
+    def kind(self, key: str) -> str:
+        return "planted"
 
     def cost_ms(self, count: int) -> float:
         return count * self._cost

@@ -156,5 +156,5 @@ def test_more_at_once_than_stages_hold_are_refused(smollm2_llamacpp_package: Pat
 
 
 def test_a_package_without_the_backend_starts_nothing(smollm2_package: Path) -> None:
-    with pytest.raises(PackageError, match="no llama.cpp backend"):
+    with pytest.raises(PackageError, match=r"no llama.cpp backend"):
         RunningModel.open(smollm2_package, OPTIONS)

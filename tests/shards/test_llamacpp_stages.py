@@ -117,7 +117,7 @@ def test_a_step_that_fails_between_two_of_its_runs_leaves_no_rows(tiny: Path) ->
             one.rows(1, 0, TOKENS[:20])
             patch.setattr(lib, "llama_decode", fail)
             calls.clear()
-            with pytest.raises(StageError, match="CPU failed in a step of 60 rows: llama.cpp returned -3"):
+            with pytest.raises(StageError, match=r"CPU failed in a step of 60 rows: llama.cpp returned -3"):
                 one.step([SequenceRows(1, 10, 40), SequenceRows(2, 0, 20)], TOKENS[100:160])
             np.testing.assert_allclose(one.rows(1, 10, TOKENS[10:60]), want[10:60], rtol=0, atol=CLOSE)
             np.testing.assert_allclose(one.rows(2, 0, TOKENS[:20]), want[:20], rtol=0, atol=CLOSE)
@@ -129,7 +129,7 @@ def test_a_hidden_state_that_does_not_come_is_an_error(tiny: Path) -> None:
     first = load_stage(config(tiny, 0, 2))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lib, "llama_decode", lambda *_: 0)
-        with pytest.raises(StageError, match="layers 0-1: CPU failed in a step of 2 rows: llama.cpp gave 0 of 2 rows"):
+        with pytest.raises(StageError, match=r"layers 0-1: CPU failed in a step of 2 rows: llama.cpp gave 0 of 2 rows"):
             first.step(Batch((SequenceRows(1, 0, 2),), np.array([5, 6])))
     assert first.step(Batch((SequenceRows(1, 0, 2),), np.array([5, 6]))).shape == (2, 64)
     first.close()
@@ -201,9 +201,9 @@ def test_what_these_stages_cannot_do_is_refused(tiny: Path, settings: dict[str, 
 
 
 def test_packages_without_the_backend_are_refused(tiny: Path, tiny_package: Path) -> None:
-    with pytest.raises(PackageError, match="no llama.cpp backend.*--backend both"):
+    with pytest.raises(PackageError, match=r"no llama.cpp backend.*--backend both"):
         load_stage(config(tiny_package))
-    with pytest.raises(PackageError, match="the llama.cpp backend alone.*--engine llamacpp"):
+    with pytest.raises(PackageError, match=r"the llama.cpp backend alone.*--engine llamacpp"):
         load_stage(config(tiny, engine="openvino-paged"))
 
 

@@ -18,6 +18,7 @@ from pipeline.link import KeyPair
 from shards.errors import PackageError, StageError
 from shards.profile import measured_stages
 from shards.progress import Progress
+from shards.runtime import EngineName
 from shards.store import PackageStore, Piece
 
 Wanted = Callable[[PackageStore], Sequence[Piece]]
@@ -32,15 +33,19 @@ _POLL_SECONDS = 0.05
 _log = logging.getLogger(__name__)
 
 
-def of_stage(first: int, end: int) -> Wanted:
-    """What the stage of layers [first, end) needs: graph, its ranges of the weights, and the tokenizer, which is small.
+def of_stage(first: int, end: int, engine: EngineName = "openvino-paged") -> Wanted:
+    """What the stage of layers [first, end) needs: what describes the model to the engine, its ranges of the weights,
+    and the tokenizer, which is small.
 
-    The Wanted raises PackageError where the package does not have these layers.
+    The Wanted raises PackageError where the package does not have these layers, or nothing for the engine.
     """
 
     def wanted(store: PackageStore) -> Sequence[Piece]:
         tokenizer = [entry.path for entry in store.manifest.files if entry.path.startswith(_TOKENIZER)]
-        return [*store.pieces_of_stage(first, end), *(piece for path in tokenizer for piece in store.pieces(path))]
+        return [
+            *store.pieces_of_stage(first, end, engine),
+            *(piece for path in tokenizer for piece in store.pieces(path)),
+        ]
 
     return wanted
 

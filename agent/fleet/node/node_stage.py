@@ -59,7 +59,7 @@ class NodeStage:
         self.name = order.stage
         self.status = StageStatus(model=order.model.name, **layers_of(config))
         self._title = f"layers {layer_words(config)}"
-        self._wanted = of_stage(config.first_layer, config.end_layer)
+        self._wanted = of_stage(config.first_layer, config.end_layer, config.engine)
         self._inbox: SimpleQueue[ToStage | StageError] = SimpleQueue()
         """From the head, and the end of the process."""
         self._child: StageChild | None = None

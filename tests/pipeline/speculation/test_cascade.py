@@ -19,12 +19,15 @@ class Slow:
         self.off: str | None = None
         self.closed = False
 
-    def guess(self, text: DraftText, count: int) -> Sequence[int] | None:
+    def guess(self, text: DraftText, count: int, is_free: bool = False) -> Sequence[int] | None:
         self.asked.append(len(text.tokens))
         return self.answer
 
     def end(self, key: str, client: str, tokens: Sequence[int]) -> None:
         self.ended.append(key)
+
+    def kind(self, key: str) -> str:
+        return "slow"
 
     def cost_ms(self, count: int) -> float:
         return 2.0 * count
@@ -52,17 +55,18 @@ def test_the_second_is_asked_where_the_first_has_no_guess() -> None:
     assert slow.asked == [7, 7]
 
 
-def test_what_it_costs_is_how_often_the_second_is_asked() -> None:
+def test_what_is_free_is_the_first_ones() -> None:
     slow = Slow()
     slow.answer = [7]
     cascade = Cascade(NgramDrafter(), slow)
     assert cascade.cost_ms(3) == 6.0
-    for _ in range(200):
-        cascade.guess(text(1, 2, 3, 1, 2, 3), 2)
-    assert 0 < cascade.cost_ms(3) < 0.2
-    for _ in range(200):
-        cascade.guess(text(9), 2)
-    assert cascade.cost_ms(3) > 5.8
+    assert list(cascade.guess(text(9), 2, is_free=True) or ()) == []
+    assert slow.asked == []
+    assert list(cascade.guess(text(9), 2) or ()) == [7]
+    assert cascade.kind("a") == "slow"
+    cascade.end("a", "", ())
+    assert list(cascade.guess(text(1, 2, 3, 4, 1, 2, 3, 4), 2, is_free=True) or ()) == [1, 2]
+    assert cascade.kind("a") == "n-gram 3"  # four to seven tokens
 
 
 def test_both_are_told_and_closed() -> None:
