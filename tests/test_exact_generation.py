@@ -3,6 +3,8 @@ are those of the unsplit graph. Real model, real processes, real sockets."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -10,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from sharing import cache_folder, one_at_a_time
 
 from agent.bench.load import run_load
 from agent.bench.prompts import QUESTIONS, chat_prompts
@@ -56,9 +59,16 @@ def prompts(smollm2_package: Path) -> list[tuple[int, ...]]:
 
 @pytest.fixture(scope="module")
 def unsplit_answers(smollm2_package: Path, prompts: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """What the unsplit stateful graph says to each prompt, greedily, past any stop token."""
-    with Rival("unsplit", smollm2_package) as rival:
-        return [tuple(answer) for answer in rival.run(prompts, NEW_TOKENS)[1]]
+    """What the unsplit stateful graph says to each prompt, greedily, past any stop token; kept for the next run."""
+    asked = hashlib.sha256(json.dumps([prompts, NEW_TOKENS]).encode()).hexdigest()[:12]
+    kept = cache_folder() / f"unsplit-{asked}-{smollm2_package.name}.json"
+    with one_at_a_time("unsplit"):
+        if not kept.exists():
+            with Rival("unsplit", smollm2_package) as rival:
+                answers = rival.run(prompts, NEW_TOKENS)[1]
+            kept.with_suffix(".partial").write_text(json.dumps(answers), "utf-8")
+            kept.with_suffix(".partial").replace(kept)
+    return [tuple(answer) for answer in json.loads(kept.read_text("utf-8"))]
 
 
 @pytest.mark.timeout(1800)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from queue import Empty, SimpleQueue
@@ -18,6 +18,10 @@ GREEDY = Sampling(temperature=0.0)
 
 _POLL_SECONDS = 0.2
 """How often a wait looks up, because on Windows a Ctrl-C does not interrupt it."""
+
+
+Ask = Callable[[tuple[int, ...], int], Request]
+"""Makes a request of a prompt and a number of new tokens."""
 
 
 class Asked(Protocol):
@@ -111,10 +115,15 @@ class Load:
         return decoded / seconds if decoded >= least_tokens else None
 
 
-def run_traffic(side: Asked, traffic: Traffic, prompts: Sequence[tuple[int, ...]], new_tokens: int) -> Load:
-    """Ask a side the prompts in turn (as often as the traffic wants) for `new_tokens` (2 or more) greedy tokens each.
+def past_any_end(prompt: tuple[int, ...], new_tokens: int) -> Request:
+    """An Ask: for so many greedy tokens, past any stop token."""
+    return Request(uuid4().hex, prompt, GREEDY, new_tokens)
 
-    Answers go on past any stop token.
+
+def run_traffic(
+    side: Asked, traffic: Traffic, prompts: Sequence[tuple[int, ...]], new_tokens: int, ask: Ask = past_any_end
+) -> Load:
+    """Ask a side the prompts in turn, as often as the traffic wants, for `new_tokens` (2 or more) each.
 
     Raises:
         EdgeAgentError: a request failed; the others have been cancelled.
@@ -128,7 +137,7 @@ def run_traffic(side: Asked, traffic: Traffic, prompts: Sequence[tuple[int, ...]
         while True:
             for due in arrivals.take(perf_counter() - began):
                 user = User(due, began, ended)
-                request = Request(uuid4().hex, prompts[len(users) % len(prompts)], GREEDY, new_tokens)
+                request = ask(prompts[len(users) % len(prompts)], new_tokens)
                 users[request.id] = user
                 open_ += 1
                 side.submit(request, user.hear)

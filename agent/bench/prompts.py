@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import cycle
 
 from agent.bench.passages import PASSAGES
@@ -35,8 +36,13 @@ _MIX = (None, 0, 0, 1, 0, 0, 3, 0, None, 0, 1, 0, 0, 6, 0, 0)
 
 def chat_prompts(tokenizer: Tokenizer, facts: ModelFacts, count: int) -> list[tuple[int, ...]]:
     """`count` different short prompts as token ids, through the model's chat template where it has one."""
+    return as_chat(tokenizer, facts, map(_question, range(count)))
+
+
+def as_chat(tokenizer: Tokenizer, facts: ModelFacts, questions: Iterable[str]) -> list[tuple[int, ...]]:
+    """Questions as token ids, through the model's chat template where it has one."""
     encoder = _Encoder(tokenizer, facts)
-    return [encoder.chat(_question(number)) for number in range(count)]
+    return [encoder.chat(question) for question in questions]
 
 
 def mixed_prompts(tokenizer: Tokenizer, facts: ModelFacts, count: int) -> list[tuple[int, ...]]:

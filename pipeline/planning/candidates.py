@@ -107,6 +107,9 @@ class Candidates:
         wish = self._wish
         if not 1 <= len(chains) <= (wish.users if wish.replicas else 1):
             return False
+        owners = [self._times.owners[node] for nodes in chains for node in nodes]
+        if len(set(owners)) < len(owners):  # a node with two of its engines
+            return False
         return all(1 <= len(nodes) <= self._layers and wish.stages in (None, len(nodes)) for nodes in chains)
 
     def _best_chain(self, nodes: Nodes, users: int) -> Chain | None:

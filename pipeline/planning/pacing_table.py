@@ -15,7 +15,7 @@ def pacing_table(
     """The (rows, milliseconds) table of the slowest stage, and a row's milliseconds on links and in the head.
 
     Raises:
-        KeyError: one of the chain's nodes is not among the offers.
+        KeyError: one of the chain's nodes is not among the offers, or not with its engine.
     """
     times, nodes, layers, halves = _parts(chain, size, offers, links)
     table = tuple(
@@ -46,6 +46,6 @@ def chain_rate(chain: ChainPlan, size: ModelSize, offers: Sequence[NodeOffer], l
 def _parts(
     chain: ChainPlan, size: ModelSize, offers: Sequence[NodeOffer], links: Sequence[Link]
 ) -> tuple[Times, tuple[int, ...], tuple[int, ...], Halves]:
-    numbers = {offer.id: number for number, offer in enumerate(offers)}
-    nodes = tuple(numbers[stage.node] for stage in chain.stages)
+    numbers = {(offer.id, offer.costs.engine): number for number, offer in enumerate(offers)}
+    nodes = tuple(numbers[stage.node, stage.engine] for stage in chain.stages)
     return Times(size, offers, links), nodes, *dealt(chain.edges)

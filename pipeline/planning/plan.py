@@ -67,12 +67,13 @@ class ModelSize(_Frozen):
 
 
 class NodeOffer(_Frozen):
-    """What a node offers."""
+    """What a node offers with one of its engines; of the offers of a node, a plan takes one at most."""
 
     id: str
     name: str
     memory: int = Field(ge=0, description="bytes a stage may take on the device")
-    costs: CostProfile = Field(description="measured with this model on the device the node would use")
+    costs: CostProfile = Field(description="measured with this model, on the engine and the device it would run on")
+    size: ModelSize | None = Field(None, description="of the model for this engine; None: as for the others")
 
 
 class Link(_Frozen):
@@ -103,6 +104,7 @@ class StagePlan(_Frozen):
     end_layer: int
     begins_after_attention: bool = Field(False, description="the stage before does the first layer's attention")
     ends_after_attention: bool = Field(False, description="of the last layer only the attention is done here")
+    engine: EngineName = "openvino-paged"
     memory: int = Field(description="bytes: weights and KV cache, without the engine's own buffers")
 
 

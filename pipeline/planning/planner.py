@@ -37,7 +37,8 @@ def plan(
     """The plan with the most tokens a second for the wish's users; among those as good within 3 % the one with the
     fewest stages, then the best for a single user.
 
-    It does not depend on the order of offers or links. With few nodes it is the best there is (`Search` says when);
+    A node may offer several engines, of which the plan takes the one that gives it the most; stages of different engines
+    make a chain. The plan does not depend on the order of offers or links. With few nodes it is the best there is (`Search` says when);
     layers of different sizes, where memory is tight, may cost it a layer's time. Where nodes know what attention costs,
     the edges between stages are then moved by half a layer if that makes a chain faster.
 
@@ -53,7 +54,7 @@ class _Planner:
         self, size: ModelSize, offers: Sequence[NodeOffer], links: Sequence[Link], wish: Wish, reserve: Reserve
     ) -> None:
         self._size, self._wish, self._reserve = size, wish, reserve
-        self._offers = sorted(offers, key=lambda offer: offer.id)
+        self._offers = sorted(offers, key=lambda offer: (offer.id, offer.costs.engine))
         self._times = Times(size, self._offers, links)
         self._room = Room(size, self._offers, reserve)
         self._refinement = Refinement(self._times, self._room, wish)
@@ -67,22 +68,23 @@ class _Planner:
                 where="stages",
                 hint=f"Ask for 1 to {depth} stages.",
             )
-        if len(self._offers) < (wanted or 1):
+        if (count := len(self._search.owned)) < (wanted or 1):
             raise CapacityError(
-                f"{wanted or 1} stages need as many nodes, and {len(self._offers)} are there",
+                f"{wanted or 1} stages need as many nodes, and {count} are there",
                 hint="Let more nodes join, or ask for fewer stages." if self._offers else "Let a node join.",
             )
         self._search.run()
         chosen = self._refined(choose(self._search.candidates))
         if chosen is None:
-            raise Shortage(self._size, self._offers, self._room, self._wish, self._reserve).error()
+            raise Shortage(self._offers, self._room, self._search.owned, self._wish, self._reserve).error()
         return Plan(
             chains=tuple(self._chain(chain) for chain in _best_first(chosen)),
             prediction=self._prediction(chosen),
             left_out=self._left_out(chosen),
             without={
-                self._offers[node].id: self._predicted(self._refined(choose(self._search.among(lacking(node)))))
-                for node in sorted(chosen.nodes)
+                self._offers[offers[0]].id: self._predicted(self._refined(choose(self._search.among(lacking(offers)))))
+                for offers in self._search.owned
+                if not chosen.nodes.isdisjoint(offers)
             },
         )
 
@@ -90,7 +92,10 @@ class _Planner:
         tokens = kv_tokens(chain.users, self._wish.context)
         stages = tuple(
             StagePlan(
-                node=self._offers[node].id, **layers_between(begin, end), memory=self._size.stage(begin, end, tokens)
+                node=self._offers[node].id,
+                **layers_between(begin, end),
+                engine=self._offers[node].costs.engine,
+                memory=self._room.sizes[node].stage(begin, end, tokens),
             )
             for node, (begin, end) in zip(chain.nodes, pairwise(chain.edges), strict=True)
         )
@@ -117,13 +122,16 @@ class _Planner:
         )
 
     def _left_out(self, chosen: Candidate) -> tuple[LeftOut, ...]:
-        reasons = Reasons(self._size, self._offers, self._times, self._room, self._wish, self._reserve)
+        reasons = Reasons(self._offers, self._times, self._room, self._wish, self._reserve)
         left_out = []
-        for node, offer in enumerate(self._offers):
-            if node not in chosen.nodes:
-                forced = self._refined(fastest(self._search.among(using(node))))
+        for offers in self._search.owned:
+            if chosen.nodes.isdisjoint(offers):
+                forced = self._refined(fastest(self._search.among(using(offers))))
+                roomiest = max(offers, key=self._room.breadth)
+                node = next((offer for offer in offers if forced and offer in forced.nodes), roomiest)
                 reason = reasons.why(node, chosen, forced)
-                left_out.append(LeftOut(node=offer.id, reason=reason, prediction_with=self._predicted(forced)))
+                node_id = self._offers[node].id
+                left_out.append(LeftOut(node=node_id, reason=reason, prediction_with=self._predicted(forced)))
         return tuple(left_out)
 
 

@@ -123,11 +123,17 @@ def paces(users: int) -> tuple[Pace, ...]:
 
 
 class Times:
-    """Times of any chain over the offered nodes; nodes are numbers, their places in `offers`."""
+    """Times of any chain over the offered nodes; nodes are numbers, their places in `offers`.
+
+    A node that offers several engines has several numbers; `owners` tells which are the same node.
+    """
 
     def __init__(self, size: ModelSize, offers: Sequence[NodeOffer], links: Sequence[Link]) -> None:
-        numbers: dict[str, int | None] = {offer.id: number for number, offer in enumerate(offers)}
-        numbers[HEAD] = None
+        numbers: dict[str, int | None] = {HEAD: None}
+        for number, offer in enumerate(offers):
+            numbers.setdefault(offer.id, number)
+        self.owners = tuple(numbers[offer.id] for offer in offers)
+        """For each number, the first one of the same node."""
         self._hidden_bytes = 2 * size.hidden_size + ROW_BYTES
         self._curves = [_Curves(offer.costs) for offer in offers]
         self._hops = {
@@ -148,7 +154,8 @@ class Times:
 
     def hop(self, source: int | None, target: int | None) -> Hop:
         """The link between two nodes; None is the head."""
-        return self._hops.get((source, target), Hop(UNKNOWN_LATENCY_MS, 1e3 / UNKNOWN_BYTES_PER_SECOND))
+        ends = tuple(None if end is None else self.owners[end] for end in (source, target))
+        return self._hops.get(ends, Hop(UNKNOWN_LATENCY_MS, 1e3 / UNKNOWN_BYTES_PER_SECOND))
 
     def divides(self, node: int) -> bool:
         """Whether a node knows what the attention of a layer costs, so that layers may be divided there."""

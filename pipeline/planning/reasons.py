@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from pipeline.planning.amounts import amount
 from pipeline.planning.candidates import Candidate
-from pipeline.planning.plan import ModelSize, NodeOffer, Wish
+from pipeline.planning.plan import NodeOffer, Wish
 from pipeline.planning.prediction import Times
 from pipeline.planning.room import Reserve, Room, kv_tokens
 
@@ -22,14 +22,13 @@ class Reasons:
 
     def __init__(
         self,
-        size: ModelSize,
         offers: Sequence[NodeOffer],
         times: Times,
         room: Room,
         wish: Wish,
         reserve: Reserve,
     ) -> None:
-        self._size, self._offers, self._times = size, offers, times
+        self._offers, self._times = offers, times
         self._room, self._wish, self._reserve = room, wish, reserve
 
     def why(self, node: int, chosen: Candidate, forced: Candidate | None) -> str:
@@ -65,13 +64,13 @@ class Reasons:
         """Milliseconds that a row is on the links to and from a node."""
         (nodes,) = (chain.nodes for chain in candidate.chains if node in chain.nodes)
         hops = [self._times.hop(*pair) for pair in pairwise((None, *nodes, None)) if node in pair]
-        return sum(hop.latency + 2 * self._size.hidden_size * hop.byte for hop in hops)
+        return sum(hop.latency + 2 * self._room.sizes[node].hidden_size * hop.byte for hop in hops)
 
     def _too_small(self, node: int) -> str:
-        offered, wish = self._offers[node].memory, self._wish
+        offered, size, wish = self._offers[node].memory, self._room.sizes[node], self._wish
         tokens = kv_tokens(1 if wish.replicas else wish.users, wish.context)
-        layer = min(self._size.layers) + tokens * self._size.kv_token
+        layer = min(size.layers) + tokens * size.kv_token
         if self._room.usable[node] < layer:
-            needed = self._reserve.needed(self._size.shared + layer)
+            needed = self._reserve.needed(size.shared + layer)
             return f"offers {amount(offered)}, and a single layer with its KV cache needs {amount(needed)}"
         return f"no plan has a place for it with the {amount(offered)} it offers"

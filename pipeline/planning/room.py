@@ -36,7 +36,7 @@ def kv_tokens(users: int, context: int) -> int:
 
 
 class Room:
-    """What fits on the offered nodes; nodes are numbers, their places in `offers`.
+    """What fits on the offered nodes; nodes are numbers, their places in `offers`. Engines may differ in what they need.
 
     Layers may differ in size, so how many fit on a stage depends on where it begins. `most` is then the number that
     fits at the best place, and `settle` moves edges to where they really fit. It finds a way if there is one, as long
@@ -44,13 +44,24 @@ class Room:
     """
 
     def __init__(self, size: ModelSize, offers: Sequence[NodeOffer], reserve: Reserve) -> None:
-        self._size, self._depth = size, len(size.layers)
-        self.usable = tuple(reserve.usable(offer.memory) - size.shared for offer in offers)
+        self._depth = len(size.layers)
+        self.sizes = tuple(offer.size or size for offer in offers)
+        """What the model needs on each node."""
+        self.usable = tuple(
+            reserve.usable(offer.memory) - own.shared for offer, own in zip(offers, self.sizes, strict=True)
+        )
         """Bytes of each node for layers, their KV cache, and embedding or head."""
-        self._weights = [0, *accumulate(size.layers)]
-        self._starts = range(1, self._depth) if len(set(size.layers)) > 1 else range(1, min(2, self._depth))
-        self._before: dict[int, list[int]] = {}
+        kinds = list(dict.fromkeys(self.sizes))
+        self._kinds = tuple(map(kinds.index, self.sizes))
+        self._weights = [[0, *accumulate(kind.layers)] for kind in kinds]
+        is_even = all(len(set(kind.layers)) == 1 for kind in kinds)
+        self._starts = range(1, min(2, self._depth)) if is_even else range(1, self._depth)
+        self._before: dict[tuple[int, int], list[int]] = {}
         self._most: dict[tuple[int, int, bool, bool], int] = {}
+
+    def breadth(self, node: int) -> float:
+        """The room of a node, in layers without any KV cache."""
+        return self.usable[node] * self._depth / max(1, self._weights[self._kinds[node]][-1])
 
     def most(self, nodes: tuple[int, ...], kv_tokens: int) -> tuple[int, ...]:
         """The number of layers that fit on each stage of a chain, each for itself and at its best place."""
@@ -59,12 +70,12 @@ class Room:
 
     def settle(self, nodes: tuple[int, ...], layers: tuple[int, ...], kv_tokens: int) -> tuple[int, ...] | None:
         """The same layers if they fit, otherwise ones close to them that do; None if there are none."""
-        before = self._sums(kv_tokens)
-        if self._fits(nodes, layers, before):
+        if self._fits(nodes, layers, kv_tokens):
             return layers
         least = [self._depth]  # edges from the last to the first: below them the stages behind cannot hold the rest
         for node in reversed(nodes[1:]):
-            room = self.usable[node] - self._size.head * (least[-1] == self._depth)
+            before = self._sums(node, kv_tokens)
+            room = self.usable[node] - self.sizes[node].head * (least[-1] == self._depth)
             start = bisect_left(before, before[least[-1]] - room) if room >= 0 else self._depth
             least.append(min(max(start, 1), least[-1] - 1))
         least.reverse()
@@ -90,17 +101,18 @@ class Room:
 
     def takes(self, node: int, begin: Edge, end: Edge, kv_tokens: int) -> bool:
         """Whether what is between two edges fits on a node; the weights of a divided layer count whole."""
-        needed = self._weights[ceil(end)] - self._weights[floor(begin)]
-        needed += attentions(begin, end) * kv_tokens * self._size.kv_token
-        needed += self._size.embedding * (begin == 0) + self._size.head * (end == self._depth)
+        size, weights = self.sizes[node], self._weights[self._kinds[node]]
+        needed = weights[ceil(end)] - weights[floor(begin)]
+        needed += attentions(begin, end) * kv_tokens * size.kv_token
+        needed += size.embedding * (begin == 0) + size.head * (end == self._depth)
         return needed <= self.usable[node]
 
-    def _fits(self, nodes: tuple[int, ...], layers: tuple[int, ...], before: Sequence[int]) -> bool:
+    def _fits(self, nodes: tuple[int, ...], layers: tuple[int, ...], kv_tokens: int) -> bool:
         start = 0
         for node, count in zip(nodes, layers, strict=True):
-            end = start + count
-            needed = before[end] - before[start] + self._size.embedding * (start == 0)
-            if needed + self._size.head * (end == self._depth) > self.usable[node]:
+            end, size, before = start + count, self.sizes[node], self._sums(node, kv_tokens)
+            needed = before[end] - before[start] + size.embedding * (start == 0)
+            if needed + size.head * (end == self._depth) > self.usable[node]:
                 return False
             start = end
         return True
@@ -112,7 +124,7 @@ class Room:
                 end = self._end(node, 0, kv_tokens)
                 most = end if not tail or end == self._depth else 0
             elif tail:
-                before, room = self._sums(kv_tokens), self.usable[node] - self._size.head
+                before, room = self._sums(node, kv_tokens), self.usable[node] - self.sizes[node].head
                 most = self._depth - max(1, bisect_left(before, before[-1] - room)) if room >= 0 else 0
             else:
                 most = max((self._end(node, start, kv_tokens) - start for start in self._starts), default=0)
@@ -121,16 +133,17 @@ class Room:
 
     def _end(self, node: int, start: int, kv_tokens: int) -> int:
         """The furthest that a stage from layer `start` on can reach; `start` or less if nothing fits."""
-        before = self._sums(kv_tokens)
-        room = self.usable[node] - self._size.embedding * (start == 0)
+        before, size = self._sums(node, kv_tokens), self.sizes[node]
+        room = self.usable[node] - size.embedding * (start == 0)
         end = bisect_right(before, before[start] + room) - 1
-        if end == self._depth and before[end] - before[start] + self._size.head > room:
+        if end == self._depth and before[end] - before[start] + size.head > room:
             end -= 1
         return end
 
-    def _sums(self, kv_tokens: int) -> list[int]:
-        """Bytes of the layers before each edge, with their KV cache."""
-        if kv_tokens not in self._before:
-            kv = kv_tokens * self._size.kv_token
-            self._before[kv_tokens] = [weights + edge * kv for edge, weights in enumerate(self._weights)]
-        return self._before[kv_tokens]
+    def _sums(self, node: int, kv_tokens: int) -> list[int]:
+        """Bytes of the layers before each edge on a node, with their KV cache."""
+        key = self._kinds[node], kv_tokens
+        if key not in self._before:
+            kv = kv_tokens * self.sizes[node].kv_token
+            self._before[key] = [weights + edge * kv for edge, weights in enumerate(self._weights[key[0]])]
+        return self._before[key]

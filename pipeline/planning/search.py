@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import nlargest
-from itertools import combinations, permutations
-from math import perm
+from itertools import combinations, permutations, product
+from math import factorial
 
 from pipeline.planning.candidates import Candidate, Candidates, Nodes
 from pipeline.planning.plan import Wish
@@ -37,14 +37,14 @@ def anything(nodes: frozenset[int]) -> bool:
     return True
 
 
-def using(node: int) -> Where:
-    """Those in which `node` carries something."""
-    return lambda nodes: node in nodes
+def using(offers: Nodes) -> Where:
+    """Those in which the node with these offers carries something."""
+    return lambda nodes: not nodes.isdisjoint(offers)
 
 
-def lacking(node: int) -> Where:
-    """Those in which `node` carries nothing."""
-    return lambda nodes: node not in nodes
+def lacking(offers: Nodes) -> Where:
+    """Those in which the node with these offers carries nothing."""
+    return lambda nodes: nodes.isdisjoint(offers)
 
 
 def fastest(candidates: Iterable[Candidate]) -> Candidate | None:
@@ -75,7 +75,8 @@ def _best(candidates: Sequence[Candidate]) -> list[Candidate]:
 class Search:
     """Fills `candidates`.
 
-    A small fleet is searched whole. A large one is climbed: from simple constructions (the fastest, the largest nodes
+    A node that offers several engines counts as several nodes of which one at most is taken, so engines are chosen by
+    the same search. A small fleet is searched whole. A large one is climbed: from simple constructions (the fastest, the largest nodes
     in one chain; replicas of the fewest nodes that fit; with and without the rest), one change at a time (add, drop,
     swap or move a node, cut a chain in two, join two), until nothing around the few best is better. Then each node that
     carries something is forced out, and each other one in, with a shorter climb: so the figures of what that would give
@@ -84,16 +85,17 @@ class Search:
 
     def __init__(self, times: Times, room: Room, nodes: int, layers: int, wish: Wish) -> None:
         self.candidates = Candidates(times, room, layers, wish)
-        self._nodes, self._wish = tuple(range(nodes)), wish
-        self._fastest = sorted(self._nodes, key=lambda node: times.parts(node, 1).layer)
-        self._largest = sorted(self._nodes, key=lambda node: -room.usable[node])
+        self._nodes, self._wish, self._owners = tuple(range(nodes)), wish, times.owners
+        self.owned = owned(self._owners)
+        """The offers of each node."""
+        self._fastest = self._one_each(lambda node: times.parts(node, 1).layer)
+        self._largest = self._one_each(lambda node: -room.breadth(node))
         self._seen: set[frozenset[Nodes]] = set()
 
     def run(self) -> None:
         """Search."""
-        count = len(self._nodes)
-        if sum(perm(count, k) for k in range(1, count + 1)) * self._wish.users <= _ALL_CHAINS:
-            for chains in self._all(self._nodes):
+        if _orders(self.owned) * self._wish.users <= _ALL_CHAINS:
+            for chains in self._all(self.owned):
                 self.candidates.add(chains, exactly=True)
             return
         self._construct_replicas(self._fastest)
@@ -101,28 +103,34 @@ class Search:
         self._construct_chains(anything)
         self._climb(anything, _MOST_WORK)
         if (chosen := choose(self.candidates)) is not None:
-            for node in self._nodes:
-                if node in chosen.nodes:
-                    self._construct_chains(lacking(node))
-                self._climb(lacking(node) if node in chosen.nodes else using(node), _MOST_WORK // count)
+            for offers in self.owned:
+                is_used = not chosen.nodes.isdisjoint(offers)
+                if is_used:
+                    self._construct_chains(lacking(offers))
+                self._climb(lacking(offers) if is_used else using(offers), _MOST_WORK // len(self.owned))
 
     def among(self, where: Where) -> list[Candidate]:
         """What was found, in part."""
         return [candidate for candidate in self.candidates if where(candidate.nodes)]
 
-    def _all(self, nodes: Nodes) -> Iterator[Chains]:
+    def _one_each(self, key: Callable[[int], float]) -> list[int]:
+        """Of each node the offer with the least key, in the order of these."""
+        return sorted((min(offers, key=key) for offers in self.owned), key=key)
+
+    def _all(self, owned: Sequence[Nodes]) -> Iterator[Chains]:
         """Every set of chains over some of the nodes, the empty set too; chains that hold nobody are passed over."""
-        if not nodes:
+        if not owned:
             yield ()
             return
-        first, others = nodes[0], nodes[1:]
+        first, others = owned[0], owned[1:]
         yield from self._all(others)
         for count in range(len(others) + 1):
             for fellows in combinations(others, count):
-                left = tuple(node for node in others if node not in fellows)
-                for chain in permutations((first, *fellows)):
-                    if self.candidates.chain(chain, 1) is not None:
-                        yield from ((chain, *rest) for rest in self._all(left))
+                left = tuple(offers for offers in others if offers not in fellows)
+                for members in product(first, *fellows):
+                    for chain in permutations(members):
+                        if self.candidates.chain(chain, 1) is not None:
+                            yield from ((chain, *rest) for rest in self._all(left))
 
     def _construct_chains(self, where: Where) -> None:
         """One chain of the fastest, or of the largest nodes."""
@@ -185,7 +193,8 @@ class Search:
     def _neighbours(self, chains: Chains) -> Iterator[Chains]:
         """Sets of chains that are one change away."""
         used = [node for chain in chains for node in chain]
-        unused = [node for node in self._nodes if node not in used]
+        taken = {self._owners[node] for node in used}
+        unused = [node for node in self._nodes if self._owners[node] not in taken]
         for node in unused:
             yield from _placed(chains, node)
         for node in used:
@@ -194,12 +203,30 @@ class Search:
             yield from _placed(without, node)
         for node in used:
             for other in self._nodes:
-                if other in unused or other > node:
+                is_engine = other != node and self._owners[other] == self._owners[node]
+                if other in unused or is_engine or (other in used and other > node):
                     yield _swapped(chains, node, other)
         for chain in chains:
             others = _less(chains, chain)
             yield from ((*others, chain[:cut], chain[cut:]) for cut in range(1, len(chain)))
             yield from ((*_less(others, other), (*chain, *other)) for other in others)
+
+
+def owned(owners: Sequence[int]) -> tuple[Nodes, ...]:
+    """The offers of each node, given the owner of each offer."""
+    by_owner: dict[int, list[int]] = {}
+    for offer, owner in enumerate(owners):
+        by_owner.setdefault(owner, []).append(offer)
+    return tuple(map(tuple, by_owner.values()))
+
+
+def _orders(owned: Sequence[Nodes]) -> int:
+    """How many chains there are of some of the nodes, with one of the offers of each."""
+    sets = [1]
+    """By the number of nodes."""
+    for offers in owned:
+        sets = [a + len(offers) * b for a, b in zip((*sets, 0), (0, *sets), strict=True)]
+    return sum(count * factorial(length) for length, count in enumerate(sets) if length)
 
 
 def _less(chains: Chains, chain: Nodes) -> Chains:

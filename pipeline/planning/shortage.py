@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from pipeline.planning.amounts import amount
-from pipeline.planning.plan import ModelSize, NodeOffer, Wish
+from pipeline.planning.candidates import Nodes
+from pipeline.planning.plan import NodeOffer, Wish
 from pipeline.planning.room import KV_BLOCK, Reserve, Room, kv_tokens
 from shards.errors import CapacityError
 
@@ -22,12 +23,19 @@ class _Need(NamedTuple):
 
 
 class Shortage:
-    """Explains why no plan fits, with the one chain that misses the least; nodes are their places in `offers`."""
+    """Explains why no plan fits, with the one chain that misses the least; nodes are their places in `offers`.
 
-    def __init__(self, size: ModelSize, offers: Sequence[NodeOffer], room: Room, wish: Wish, reserve: Reserve) -> None:
-        self._size, self._offers, self._room, self._wish, self._reserve = size, offers, room, wish, reserve
-        first, *others = sorted(range(len(offers)), key=lambda node: -room.usable[node])
-        longest = min(len(offers), len(size.layers))
+    Of a node that offers several engines, the one counts that finds room for the most layers.
+    """
+
+    def __init__(
+        self, offers: Sequence[NodeOffer], room: Room, owned: Sequence[Nodes], wish: Wish, reserve: Reserve
+    ) -> None:
+        self._offers, self._room, self._wish, self._reserve = offers, room, wish, reserve
+        self._nodes = [max(own, key=room.breadth) for own in owned]
+        self._depth = len(room.sizes[0].layers)
+        first, *others = sorted(self._nodes, key=lambda node: -room.breadth(node))
+        longest = min(len(self._nodes), self._depth)
         counts = [wish.stages] if wish.stages else range(1, longest + 1)
         self._chains = [(first, *others[1:count], *others[:1])[:count] for count in counts]
         """The largest nodes, with the two largest at the ends."""
@@ -43,8 +51,8 @@ class Shortage:
         ]
         in_use = {need.node for need in split}
         parts += [
-            f"{offer.name} offers {amount(offer.memory)}, too little to help"
-            for node, offer in enumerate(offers)
+            f"{offers[node].name} offers {amount(offers[node].memory)}, too little to help"
+            for node in self._nodes
             if node not in in_use
         ]
         missing = sum(need.missing for need in split)
@@ -75,18 +83,19 @@ class Shortage:
 
     def _split(self, nodes: tuple[int, ...]) -> list[_Need]:
         """Each layer goes where the fewest bytes are missing for it."""
-        size, depth, tokens = self._size, len(self._size.layers), kv_tokens(self._wish.users, self._wish.context)
-        layer = max(size.layers) + tokens * size.kv_token
-        free = [self._room.usable[node] - layer for node in nodes]
-        free[0] -= size.embedding
-        free[-1] -= size.head
+        tokens = kv_tokens(self._wish.users, self._wish.context)
+        sizes = [self._room.sizes[node] for node in nodes]
+        layer = [max(size.layers) + tokens * size.kv_token for size in sizes]
+        free = [self._room.usable[node] - one for node, one in zip(nodes, layer, strict=True)]
+        free[0] -= sizes[0].embedding
+        free[-1] -= sizes[-1].head
         counts = [1] * len(nodes)
-        for _ in range(depth - len(nodes)):
+        for _ in range(self._depth - len(nodes)):
             roomiest = max(range(len(nodes)), key=free.__getitem__)
             counts[roomiest] += 1
-            free[roomiest] -= layer
+            free[roomiest] -= layer[roomiest]
         needs, first = [], 0
-        for node, count in zip(nodes, counts, strict=True):
+        for node, size, count in zip(nodes, sizes, counts, strict=True):
             needed = self._reserve.needed(size.stage(first, first + count, tokens))
             missing = max(0, needed - self._offers[node].memory)
             needs.append(_Need(node, first, first + count, needed, missing))
