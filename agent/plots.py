@@ -28,6 +28,16 @@ class Panel:
     series: Series
 
 
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """One set of axes with a group of bars for each name, one bar of each series in it."""
+
+    title: str
+    y_label: str
+    names: Sequence[str]
+    series: Mapping[str, Sequence[float]]
+
+
 def check(path: Path) -> None:
     """Whether a picture can be drawn to `path`: better known before long work than after it.
 
@@ -86,4 +96,31 @@ def panels(path: Path, title: str, drawn: Sequence[Panel], *, log_x: bool = Fals
             axes.legend(fontsize="small")
     if title:
         figure.suptitle(title)
+    figure.savefig(path, dpi=_DPI)
+
+
+def bars(path: Path, title: str, drawn: Sequence[Bars]) -> None:
+    """Draw several sets of bars below one another; raises as `check`.
+
+    Args:
+        path: The file, which is replaced.
+        title: Above all of them.
+        drawn: From top to bottom. A series keeps its colour in all of them.
+    """
+    check(path)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(1.5 * _INCHES[0], _INCHES[1] * len(drawn)), layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, panel in zip(figure.subplots(len(drawn), 1, squeeze=False)[:, 0], drawn, strict=True):
+        width = 0.8 / max(1, len(panel.series))
+        for number, (name, values) in enumerate(panel.series.items()):
+            places = [place - 0.4 + (number + 0.5) * width for place in range(len(panel.names))]
+            axes.bar(places, values, width, label=name, color=f"C{number % 10}")
+        axes.set(title=panel.title, ylabel=panel.y_label)
+        axes.set_xticks(range(len(panel.names)), panel.names)
+        axes.grid(axis="y", alpha=0.3)
+        axes.legend(fontsize="small")
+    figure.suptitle(title)
     figure.savefig(path, dpi=_DPI)

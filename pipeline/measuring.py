@@ -50,7 +50,8 @@ def cost_profile(
     from shards.device import check_device
 
     core = ov.Core()
-    check_device(core, config.device)
+    if config.engine != "llamacpp":
+        check_device(core, config.device)
     file = findings.file_of(_KIND, core, config, manifest, cache)
     found = None if again else findings.recall(file, CostProfile)
     if found is None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,6 +14,7 @@ import openvino as ov
 import psutil
 from pydantic import BaseModel, ValidationError
 
+from shards.llamacpp.binding import PACKAGE as LLAMACPP
 from shards.manifest import Manifest
 from shards.runtime import StageConfig
 
@@ -19,9 +22,9 @@ Finding = TypeVar("Finding", bound=BaseModel)
 
 
 def file_of(kind: str, core: ov.Core, config: StageConfig, manifest: Manifest, cache: Path) -> Path:
-    """Where a finding is kept. Its name holds what it depends on: machine, model and OpenVINO, not which layers."""
+    """Where a finding is kept. Its name holds what it depends on: machine, model and engine, not which layers."""
     facts = (
-        core.get_property(config.device, "FULL_DEVICE_NAME"),
+        _device_name(core, config.device),
         psutil.cpu_count(logical=False),
         psutil.cpu_count(),
         config.device,
@@ -31,7 +34,7 @@ def file_of(kind: str, core: ov.Core, config: StageConfig, manifest: Manifest, c
         config.threads,
         len(config.cores or ()),
         manifest.stage.package_id if manifest.stage else manifest.package_id,
-        ov.__version__,
+        ov.__version__ if config.engine != "llamacpp" else _llamacpp_version(),
     )
     return cache / f"{kind}-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]}.json"
 
@@ -50,3 +53,17 @@ def keep(file: Path, finding: BaseModel) -> None:
         partial = file.with_suffix(f".{psutil.Process().pid}.partial")
         partial.write_text(finding.model_dump_json(indent=1), "utf-8")
         partial.replace(file)
+
+
+def _device_name(core: ov.Core, device: str) -> str:
+    try:
+        return str(core.get_property(device, "FULL_DEVICE_NAME"))
+    except RuntimeError:  # OpenVINO has nothing for this processor; llama.cpp may have
+        return platform.processor() or platform.machine()
+
+
+def _llamacpp_version() -> str | None:
+    try:
+        return metadata.version(LLAMACPP)
+    except metadata.PackageNotFoundError:  # who loads it says so
+        return None

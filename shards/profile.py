@@ -106,8 +106,8 @@ def measure(
     """Time a layer, the embedding and the head as stages like `config` would run them (its own layers do not matter).
 
     Small stages are loaded and take turns: the first layer, the second, the second and some more, the last, and in fast
-    mode, where layers can be cut in their middle, the second and the attention of the third. What they differ in gives
-    the parts. The package must have the weights of these layers, and memory hold them all.
+    mode, where the engine can cut layers in their middle, the second and the attention of the third. What they differ
+    in gives the parts. The package must have the weights of these layers, and memory hold them all.
 
     Raises:
         ConfigurationError: the model has fewer than four layers.
@@ -118,9 +118,9 @@ def measure(
     store = PackageStore(config.package)
     layers = measured_stages(store.manifest.facts.layers, where=str(config.package))
     for first, end in layers:
-        store.check(store.pieces_of_stage(first, end))
+        store.check(store.pieces_of_stage(first, end, config.engine))
     spans: list[tuple[Edge, Edge]] = [*layers]
-    if config.mode == "fast" and layers_divide(store):
+    if config.mode == "fast" and config.engine != "llamacpp" and layers_divide(store):
         spans.append(_DIVIDED)
     what, total = "measuring layers", len(spans) + len(rows)
     stages: list[StageRuntime] = []

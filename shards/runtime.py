@@ -13,8 +13,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from shards.edges import begin_of, end_of
 
 EngineName = Literal["openvino-paged", "openvino-stateful", "llamacpp"]
+EngineKind = Literal["openvino", "llamacpp"]
+"""What is installed on a PC, and what a package has a backend for."""
 Mode = Literal["exact", "fast"]
 KvPrecision = Literal["u8", "f16", "f32"]
+
+
+def kind_of(engine: EngineName) -> EngineKind:
+    """The library that an engine is made of."""
+    return "llamacpp" if engine == "llamacpp" else "openvino"
 
 
 class StageConfig(BaseModel):

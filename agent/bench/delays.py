@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from contextlib import suppress
 from queue import SimpleQueue
 from time import perf_counter, sleep
 
@@ -170,7 +171,5 @@ def _deliver(pieces: _Pieces, sink: socket.socket) -> None:
 
 def _hang_up(end: socket.socket) -> None:
     """Wake who reads or writes there."""
-    try:
+    with suppress(OSError):  # it has ended already
         end.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # it has ended already

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_LETTER = (
-    "Dear Mr Halvorsen, the roof of the boat house was inspected on 12 May by Ines Kuhl of Kuhl Carpentry. Two beams on "
-    "the north side are rotten and have to be replaced before the autumn storms. The work costs 3,480 euros and takes "
-    "four days. Please send your answer to ines@kuhl-carpentry.example or call 0170 555 0142 before the end of June."
+_MEETING = (
+    "The meeting about the new playground took place on 4 March in the town hall. Sofia Lind opened the meeting at seven "
+    "o'clock. The fence will be built by Brandt and Sons for 6,200 euros. The swings arrive on 18 April. Omar Haddad "
+    "will look for volunteers who paint the benches. The next meeting is on 2 May."
 )
 _ORDERS = (
     "order 4711: Maria Jensen, Copenhagen, three blue lamps, shipped on 3 April\n"
@@ -22,18 +22,22 @@ _ORDERS = (
 )
 _SWIFTS = (
     "The swift spends most of its life in the air. The swift eats, drinks and even sleeps there. In the evening the "
-    "swift rises to two thousand metres and glides down in slow circles. A young swift that leaves the nest in July may "
-    "not touch anything solid until it breeds, two or three years later."
+    "swift rises to two thousand metres and glides down in slow circles. A young swift that leaves the nest in July "
+    "may not touch anything solid until it breeds, two or three years later."
 )
-_FUNCTION = (
-    "def total(prices, discount):\n"
-    "    result = 0\n"
-    "    for price in prices:\n"
-    "        if price > 100:\n"
-    "            result = result + price * (1 - discount)\n"
-    "        else:\n"
-    "            result = result + price\n"
-    "    return result"
+_RECIPE = (
+    "Ingredients:\n- 300 g of flour\n- 2 eggs\n- 150 ml of milk\n- 1 pinch of salt\n- 40 g of butter\nSteps:\n"
+    "1. Mix the flour, the eggs and the milk.\n2. Add the salt and let the batter rest for twenty minutes.\n"
+    "3. Melt the butter in a pan and bake the pancakes until they are golden."
+)
+_MEAN = (
+    "def mean(values):\n"
+    "    total = 0\n"
+    "    count = 0\n"
+    "    for value in values:\n"
+    "        total = total + value\n"
+    "        count = count + 1\n"
+    "    return total / count"
 )
 
 CHAT, CODE, TRANSLATION, EXTRACTION = "chat", "code", "translation", "extraction"
@@ -60,16 +64,16 @@ DOMAINS: Mapping[str, tuple[str, ...]] = {
         "Translate into Italian: I would like a table for four people at eight o'clock, near the window if possible.",
     ),
     EXTRACTION: (
-        f"Copy from this letter every sentence that has a number or a date in it, word for word.\n\n{_LETTER}",
+        f"Extract all people and what they do from the following text:\n\n{_MEETING}",
+        f"List all ingredients of this recipe:\n\n{_RECIPE}",
         f"List all orders that were shipped, each on a line of its own exactly as it is written here.\n\n{_ORDERS}",
-        f"Write the name and the city of each person in this list.\n\n{_ORDERS}",
-        f"Quote the sentences of this text that say where the bird is.\n\n{_SWIFTS}",
+        f"What are the dates in the following text? Quote the sentence of each date.\n\n{_MEETING}",
     ),
     EDIT: (
-        f"Write this text again, but with 'the albatross' in place of 'the swift'. Change nothing else.\n\n{_SWIFTS}",
-        f"Rename the variable result to amount in this function and print the whole function.\n\n{_FUNCTION}",
-        f"Correct the spelling of this letter and write all of it again.\n\n{_LETTER.replace('rotten', 'roten')}",
-        f"Write this list again with the word 'parcel' in place of the word 'order'.\n\n{_ORDERS}",
+        f"Rewrite the following text in the past tense:\n\n{_SWIFTS}",
+        f"Add type hints to this Python function:\n\n```python\n{_MEAN}\n```",
+        f"Rewrite the following recipe for twice as many people:\n\n{_RECIPE}",
+        f"Replace every 'swift' by 'albatross' in the following text:\n\n{_SWIFTS}",
     ),
     STORY: (
         "Tell me a story about a lighthouse keeper who finds a letter in a bottle.",

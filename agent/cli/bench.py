@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -28,11 +28,14 @@ Starts = Annotated[int | None, typer.Option(min=1, help="Times all processes are
 Rounds = Annotated[int | None, typer.Option(min=1, help="Counted rounds of each start.")]
 Tokens = Annotated[int | None, typer.Option(min=8, help="New tokens of each answer.")]
 Quick = Annotated[bool, typer.Option(help="Fewer users, rounds and tokens: under a minute.")]
+Plot = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Also draw the results, as PNGs in this folder.")]
 Save = Annotated[Path | None, typer.Option("--output", "-o", help="Also write the JSON to this file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the raw results as JSON.")]
 
+_Effort = TypeVar("_Effort", bound="Effort")
 
-def _effort(default: Effort, users: str | None, starts: int | None, rounds: int | None, tokens: int | None) -> Effort:
+
+def _effort(default: _Effort, users: str | None, starts: int | None, rounds: int | None, tokens: int | None) -> _Effort:
     """A bench's own effort, but for what was asked for."""
     return replace(
         default,
@@ -120,9 +123,7 @@ def concurrency(
         float | None, typer.Option(min=1.0, help="How long users go on asking, instead of a number of questions.")
     ] = None,
     quick: Quick = False,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Also draw the results, as PNGs in this folder.")
-    ] = None,
+    plot: Plot = None,
     save: Save = None,
     as_json: AsJson = False,
 ) -> None:
@@ -139,6 +140,50 @@ def concurrency(
         report = bench.run(package or _demo_package(progress), effort, progress, seconds=seconds)
         if plot:
             concurrency_plots.draw(report, plot)
+        return report
+
+    _run(measure, save, as_json)
+
+
+@app.command(
+    help=_help(
+        "Two stages with a core each that guess how answers go on, against the same without guessing: by domain, by"
+        " number of users, and over links that take their time.",
+        "edge-agent bench speculation --quick",
+        "edge-agent bench speculation PACKAGE --draft DRAFT_PACKAGE --users 1,4 --hops 0,50 --plot pictures"
+        " -o speculation.json",
+    )
+)
+def speculation(
+    package: Package = None,
+    draft: Annotated[
+        Path | None, typer.Option(metavar="PACKAGE", help="A draft model's package, to guess with it too.")
+    ] = None,
+    users: Users = None,
+    hops: Annotated[
+        str | None, typer.Option(help="Milliseconds that each link between two processes takes, e.g. 0,10,50.")
+    ] = None,
+    starts: Starts = None,
+    rounds: Rounds = None,
+    tokens: Annotated[int | None, typer.Option(min=8, help="Most new tokens of each answer.")] = None,
+    quick: Quick = False,
+    plot: Plot = None,
+    save: Save = None,
+    as_json: AsJson = False,
+) -> None:
+    """Guessing, with each drafter and in each way."""
+    from agent.bench import speculation as bench
+    from agent.bench import speculation_report
+
+    if plot:
+        speculation_report.prepare(plot)
+    effort = _effort(bench.QUICK if quick else bench.EFFORT, users, starts, rounds, tokens)
+    effort = replace(effort, hops=_numbers(hops, "--hops", least=0) or effort.hops)
+
+    def measure(progress: Progress) -> Report:
+        report = bench.run(package or _demo_package(progress), effort, progress, draft=draft)
+        if plot:
+            speculation_report.draw(report, plot)
         return report
 
     _run(measure, save, as_json)
@@ -189,13 +234,13 @@ def soak(
     _run(lambda progress: bench.run(package or _demo_package(progress), effort, progress), save, as_json)
 
 
-def _numbers(text: str | None) -> tuple[int, ...]:
+def _numbers(text: str | None, option: str = "--users", least: int = 1) -> tuple[int, ...]:
     try:
         numbers = tuple(int(part) for part in text.split(",")) if text else ()
     except ValueError:
-        numbers = (0,)
-    if any(number < 1 for number in numbers):
-        raise typer.BadParameter(f"{text!r} is not a list of numbers such as 1,8,16", param_hint="--users")
+        numbers = (least - 1,)
+    if any(number < least for number in numbers):
+        raise typer.BadParameter(f"{text!r} is not a list of numbers such as 1,8,16", param_hint=option)
     return numbers
 
 

@@ -97,7 +97,7 @@ def _chains(fleet: dict[str, Any], names: dict[str, str]) -> Table:
     )
     for number, chain in enumerate(fleet["chains"], 1):
         stages = Text(" - ").join(
-            plain(f"{names.get(stage['node'], stage['node'])} {stage['layers'][0]}-{stage['layers'][1] - 1}")
+            plain(f"{names.get(stage['node'], stage['node'])} {edge_words(*stage['layers'])} {stage['engine']}")
             for stage in chain["stages"]
         )
         scheduler = chain["scheduler"]

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -68,12 +68,19 @@ def join(
     device: Annotated[
         str, typer.Option(help="AUTO, CPU, GPU, NPU, or OpenVINO's name of a device.", rich_help_panel=_WHAT)
     ] = "AUTO",
+    engine: Annotated[
+        Literal["auto", "openvino", "llamacpp"],
+        typer.Option(
+            help="What runs layers here. auto: of those that are installed, whichever is the best for the plan.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = "auto",
     memory: Annotated[
         str | None,
         typer.Option(help="Memory for stages, e.g. 8GB. Default: what is free.", rich_help_panel=_WHAT),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Inference threads. Default: OpenVINO's choice.", rich_help_panel=_WHAT)
+        int | None, typer.Option(min=1, help="Inference threads. Default: the engine's choice.", rich_help_panel=_WHAT)
     ] = None,
     cores: Annotated[
         str | None,
@@ -95,6 +102,8 @@ def join(
         edge-agent join --head 192.168.1.20 --token-file token.txt
 
         edge-agent join --fleet office --device GPU
+
+        edge-agent join --engine llamacpp
     """
     from agent import recent_log
     from agent.fleet.node.joining import Joining, JoinOptions
@@ -114,11 +123,13 @@ def join(
         )
         settings = NodeSettings(
             device=device.upper(),
+            engine=engine,
             memory=None if memory is None else max(1, output.parse_bytes(memory)),
             threads=threads,
             cores=None if cores is None else _parse_cores(cores),
             name=None if name is None else clean_name(name),
         )
+        settings.engines()  # what cannot be given is said before a head is looked for
         recent_log.keep()
         with Joining(options, settings) as joining, _view(as_json) as show:
             joining.run(show)

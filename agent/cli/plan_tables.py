@@ -27,7 +27,9 @@ def plan_tables(plan: Plan, names: Mapping[str, str], current: float | None = No
 
 def _chains(plan: Plan, names: Mapping[str, str]) -> Table:
     copies = len(plan.chains)
-    table = titled("plan" if copies == 1 else f"plan, {copies} copies of the model", "copy", "node", "layers", "memory")
+    table = titled(
+        "plan" if copies == 1 else f"plan, {copies} copies of the model", "copy", "node", "layers", "engine", "memory"
+    )
     for column in ("users", "all of them", "one alone"):
         table.add_column(column, justify="right")
     for number, chain in enumerate(plan.chains, 1):
@@ -38,6 +40,7 @@ def _chains(plan: Plan, names: Mapping[str, str]) -> Table:
                 str(number) if first else "",
                 _name(stage.node, names),
                 layer_words(stage),
+                stage.engine,
                 amount(stage.memory),
                 *speeds,
                 end_section=last,

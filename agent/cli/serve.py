@@ -16,9 +16,13 @@ from pipeline.scheduler_config import SchedulerConfig
 if TYPE_CHECKING:
     from agent.fleet.head.fleet_model import FleetModel
     from agent.fleet.head.fleet_options import FleetOptions
+    from agent.fleet.node.node_settings import EngineChoice
     from agent.served import Served
     from agent.serving import Serving
     from pipeline.running import RunOptions
+    from shards.runtime import EngineName
+
+Engine = Literal["auto", "openvino", "llamacpp", "openvino-paged", "openvino-stateful"]
 
 _FLEET, _ALONE = "On a fleet", "On this PC alone"
 _LOOK_SECONDS = 0.5
@@ -60,8 +64,13 @@ def serve(
         ),
     ] = None,
     engine: Annotated[
-        Literal["openvino-paged", "openvino-stateful", "llamacpp"], typer.Option(help="What runs the layers.")
-    ] = "openvino-paged",
+        Engine,
+        typer.Option(
+            help="What runs layers on this PC. auto: of those that are installed, whichever is the best for the plan; "
+            "with --local-stages, OpenVINO where the package is for it. openvino is openvino-paged; with "
+            "openvino-stateful, other PCs that use OpenVINO run that, too."
+        ),
+    ] = "auto",
     mode: Annotated[
         Literal["fast", "exact"],
         typer.Option(help="fast: the device's best; exact: f32 throughout, the unsplit model's answers to the token."),
@@ -143,7 +152,7 @@ def serve(
         key, key_file = own_key()
     options = RunOptions(
         stages=local_stages or 1,
-        engine=engine,
+        engine=_local_engine(engine, package) if local_stages else _fleet_engine(engine),
         mode=mode,
         device="CPU" if device == "AUTO" else device,
         kv_precision=kv_precision,
@@ -162,8 +171,13 @@ def serve(
             wish=Wish(users=users, context=context, stages=stages, replicas=replicas),
             min_nodes=max(min_nodes, stages or 1),
             port=control_port,
-            node=NodeSettings(device=device, memory=None if memory is None else output.parse_bytes(memory)),
+            node=NodeSettings(
+                device=device,
+                engine=_choice(engine),
+                memory=None if memory is None else output.parse_bytes(memory),
+            ),
         )
+        fleet.node.engines()  # what cannot be given is said before anything is begun
     recent_log.keep()
     with ExitStack() as stack:
         with output.progress_bars(quiet=as_json) as progress:
@@ -183,6 +197,25 @@ def serve(
             serving.wait()
         else:
             _Watch(serving.fleet).follow(serving)
+
+
+def _local_engine(engine: Engine, package: Path) -> EngineName:
+    """Of stages without a fleet."""
+    from shards import manifest as manifests
+
+    if engine == "auto":
+        return "openvino-paged" if manifests.read(package).has_openvino else "llamacpp"
+    return "openvino-paged" if engine == "openvino" else engine
+
+
+def _fleet_engine(engine: Engine) -> EngineName:
+    """Of the fleet's nodes, where they use OpenVINO."""
+    return "openvino-stateful" if engine == "openvino-stateful" else "openvino-paged"
+
+
+def _choice(engine: Engine) -> EngineChoice:
+    """Of this PC as a node."""
+    return engine if engine in ("auto", "llamacpp") else "openvino"
 
 
 def _sized(package: Path, options: RunOptions, kv_tokens: int | None, users: int, context: int) -> RunOptions:

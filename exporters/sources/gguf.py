@@ -12,7 +12,7 @@ from exporters import facts, llamacpp
 from exporters.sources import Backend, LlamaCppSource, PreparedSource, Weights, child, compression, gguf_tokenizer
 from exporters.sources.gguf_file import GgufFile, GgufTensor, read_gguf
 from exporters.workspace import check_space
-from shards.errors import ExportError, GraphError, StageError
+from shards.errors import CapacityError, ExportError, GraphError, StageError
 from shards.progress import Progress
 
 _ROPE_FACTORS = "rope_freqs.weight"
@@ -55,7 +55,7 @@ def prepare(
     if backend != "openvino":
         try:
             llama = llamacpp.prepare(file, workdir, progress, checked=checked)
-        except (ExportError, StageError) as error:
+        except (CapacityError, ExportError, StageError) as error:
             if backend is not None:
                 raise
             description["llama.cpp backend"] = f"none: {error}"

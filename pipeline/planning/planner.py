@@ -37,10 +37,10 @@ def plan(
     """The plan with the most tokens a second for the wish's users; among those as good within 3 % the one with the
     fewest stages, then the best for a single user.
 
-    A node may offer several engines, of which the plan takes the one that gives it the most; stages of different engines
-    make a chain. The plan does not depend on the order of offers or links. With few nodes it is the best there is (`Search` says when);
-    layers of different sizes, where memory is tight, may cost it a layer's time. Where nodes know what attention costs,
-    the edges between stages are then moved by half a layer if that makes a chain faster.
+    A node may offer several engines, of which the plan takes the one that gives it the most; a chain may mix engines.
+    The plan does not depend on the order of offers or links. With few nodes it is the best there is (`Search` says
+    when); layers of different sizes, where memory is tight, may cost it a layer's time. Where nodes know what attention
+    costs, the edges between stages are then moved by half a layer if that makes a chain faster.
 
     Raises:
         CapacityError: nothing fits; says how much is missing on which split, and what would fit.

@@ -129,11 +129,10 @@ class Times:
     """
 
     def __init__(self, size: ModelSize, offers: Sequence[NodeOffer], links: Sequence[Link]) -> None:
-        numbers: dict[str, int | None] = {HEAD: None}
-        for number, offer in enumerate(offers):
-            numbers.setdefault(offer.id, number)
-        self.owners = tuple(numbers[offer.id] for offer in offers)
+        firsts: dict[str, int] = {}
+        self.owners = tuple(firsts.setdefault(offer.id, number) for number, offer in enumerate(offers))
         """For each number, the first one of the same node."""
+        numbers: dict[str, int | None] = {**firsts, HEAD: None}
         self._hidden_bytes = 2 * size.hidden_size + ROW_BYTES
         self._curves = [_Curves(offer.costs) for offer in offers]
         self._hops = {
@@ -154,7 +153,7 @@ class Times:
 
     def hop(self, source: int | None, target: int | None) -> Hop:
         """The link between two nodes; None is the head."""
-        ends = tuple(None if end is None else self.owners[end] for end in (source, target))
+        ends = self._owner(source), self._owner(target)
         return self._hops.get(ends, Hop(UNKNOWN_LATENCY_MS, 1e3 / UNKNOWN_BYTES_PER_SECOND))
 
     def divides(self, node: int) -> bool:
@@ -193,6 +192,9 @@ class Times:
             step = self.step(nodes, -(-wish.prompt // chunks), False, halves)
             times.append(step.traversal(layers) + (chunks - 1) * step.slowest(layers))
         return min(times) + self.parts(nodes[-1], 1).head
+
+    def _owner(self, node: int | None) -> int | None:
+        return None if node is None else self.owners[node]
 
     def _step(self, nodes: tuple[int, ...], rows: int, sampled: bool, halves: Halves) -> StepTimes:
         parts = [self.parts(node, rows) for node in nodes]

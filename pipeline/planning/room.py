@@ -36,7 +36,7 @@ def kv_tokens(users: int, context: int) -> int:
 
 
 class Room:
-    """What fits on the offered nodes; nodes are numbers, their places in `offers`. Engines may differ in what they need.
+    """What fits on the offered nodes; nodes are numbers, their places in `offers`. Engines differ in what they need.
 
     Layers may differ in size, so how many fit on a stage depends on where it begins. `most` is then the number that
     fits at the best place, and `settle` moves edges to where they really fit. It finds a way if there is one, as long

@@ -76,11 +76,11 @@ class Search:
     """Fills `candidates`.
 
     A node that offers several engines counts as several nodes of which one at most is taken, so engines are chosen by
-    the same search. A small fleet is searched whole. A large one is climbed: from simple constructions (the fastest, the largest nodes
-    in one chain; replicas of the fewest nodes that fit; with and without the rest), one change at a time (add, drop,
-    swap or move a node, cut a chain in two, join two), until nothing around the few best is better. Then each node that
-    carries something is forced out, and each other one in, with a shorter climb: so the figures of what that would give
-    are those of good plans, if not always of the best.
+    the same search. A small fleet is searched whole. A large one is climbed: from simple constructions (the fastest,
+    the largest nodes in one chain; replicas of the fewest nodes that fit; with and without the rest), one change at a
+    time (add, drop, swap or move a node, cut a chain in two, join two), until nothing around the few best is better.
+    Then each node that carries something is forced out, and each other one in, with a shorter climb: so the figures of
+    what that would give are those of good plans, if not always of the best.
     """
 
     def __init__(self, times: Times, room: Room, nodes: int, layers: int, wish: Wish) -> None:

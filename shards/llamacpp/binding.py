@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -62,6 +63,11 @@ class Binding:
         text = "; ".join(self.said) or "it does not say why"
         self.said.clear()
         return text
+
+
+def is_installed() -> bool:
+    """Whether the package is there. Whether it can be used, `binding` says, or ends the process."""
+    return find_spec("llama_cpp") is not None
 
 
 @functools.cache

@@ -70,7 +70,10 @@ class LlamaContext:
         self.width_out = facts.vocabulary if facts.is_tail else facts.hidden_size
         rows = _MOST_ROWS if facts.is_tail else max(1, min(_MOST_ROWS, _LOGIT_BYTES // (4 * model.vocabulary)))
         parameters = lib.llama_context_default_params()
-        slots = 2 * SEQUENCES if model.slides else SEQUENCES
+        # With a sliding window, llama.cpp gives away what is out of a sequence's sight, which a rollback can bring back
+        # into it; not, though, what belongs to two sequences. So each slot gets a shadow that has all it has.
+        self._shadow = SEQUENCES if model.slides else 0
+        slots = SEQUENCES + self._shadow
         parameters.n_ctx = max(facts.kv_tokens, slots)  # llama.cpp wants room for a token of each
         parameters.n_batch = parameters.n_ubatch = max(rows, slots)
         parameters.n_seq_max = slots
@@ -127,17 +130,20 @@ class LlamaContext:
                 self._marks[marked] = 1
             self._batch.n_tokens = count
             self._run(outputs)
+            self._cast_shadows(positions[start:end], slots[start:end])
         if self._filled != total:
             raise RuntimeError(f"llama.cpp gave {self._filled} of {total} rows")
         return self._out[:total]
 
     def remove(self, slot: int, length: int) -> None:
         """Forget all but the first `length` tokens of a slot."""
-        self._native.lib.llama_memory_seq_rm(self._memory, slot, length, -1)
+        for number in {slot, slot + self._shadow}:
+            self._native.lib.llama_memory_seq_rm(self._memory, number, length, -1)
 
     def share(self, source: int, target: int, begin: int, end: int) -> None:
         """Let the cells of tokens [begin, end) of one slot be another's, too."""
-        self._native.lib.llama_memory_seq_cp(self._memory, source, target, begin, end)
+        for number in {target, target + self._shadow}:
+            self._native.lib.llama_memory_seq_cp(self._memory, source, number, begin, end)
 
     def close(self) -> None:
         """Free it."""
@@ -162,6 +168,14 @@ class LlamaContext:
         batch.n_seq_id = self._ones.ctypes.data_as(fields["n_seq_id"])
         batch.seq_id = self._lists.ctypes.data_as(fields["seq_id"])
         batch.logits = self._marks.ctypes.data_as(fields["logits"])
+
+    def _cast_shadows(self, positions: NDArray[np.int32], slots: NDArray[np.int32]) -> None:
+        """Let what a run has put into slots be their shadows', too."""
+        if self._shadow:
+            for slot in np.unique(slots).tolist():
+                own = positions[slots == slot]
+                begin, end = int(own[0]), int(own[-1]) + 1
+                self._native.lib.llama_memory_seq_cp(self._memory, slot, slot + self._shadow, begin, end)
 
     def _run(self, outputs: int) -> None:
         """Run the batch; what comes out follows what is in `_out` already."""

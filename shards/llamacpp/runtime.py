@@ -83,9 +83,6 @@ class LlamaCppRuntime:
             self._model.close()
             raise
         self._slots: dict[int, int] = {}
-        # with a sliding window, llama.cpp gives away what is out of a sequence's sight, which a rollback can bring back
-        # into it; not, though, what belongs to two sequences, so each gets a shadow that has all it has
-        self._shadow = SEQUENCES if self._model.slides else 0
         self._free = list(range(SEQUENCES))[::-1]
 
     @property
@@ -98,8 +95,9 @@ class LlamaCppRuntime:
         check_rows(batch, self._facts)
         table = self._table
         lengths = [table.length(rows.sequence) for rows in batch.sequences]
-        table.needed(batch.sequences)  # what is wrong with a sequence is said before what is full
-        self._check_slots(sum(rows.sequence not in self._slots for rows in batch.sequences))
+        if opened := sum(rows.sequence not in self._slots for rows in batch.sequences):
+            table.needed(batch.sequences)  # what is wrong with a sequence is said before what is full
+            self._check_slots(opened)
         table.extend(batch.sequences)
         for rows, length in zip(batch.sequences, lengths, strict=True):
             if rows.sequence not in self._slots:
@@ -122,10 +120,6 @@ class LlamaCppRuntime:
                 f"{self._facts.device} failed in a step of {len(batch.x)} rows: {error}",
                 where=f"layers {layer_words(self._facts)}",
             ) from error
-        if self._shadow:
-            for rows in batch.sequences:
-                slot = self._slots[rows.sequence]
-                self._context.share(slot, slot + self._shadow, rows.past, rows.past + rows.count)
         return out
 
     def fork(self, source: int, target: int, length: int) -> None:
@@ -133,8 +127,7 @@ class LlamaCppRuntime:
         self._check_slots(1)
         self._table.fork(source, target, length)
         slot = self._slots[target] = self._free.pop()
-        for shadow in {0, self._shadow}:
-            self._context.share(self._slots[source], slot + shadow, 0, length)
+        self._context.share(self._slots[source], slot, 0, length)
 
     def free(self, sequence: int) -> None:
         """Forget a sequence."""
@@ -150,8 +143,7 @@ class LlamaCppRuntime:
         self._on_close()
 
     def _forget(self, sequence: int, length: int) -> None:
-        for shadow in {0, self._shadow}:
-            self._context.remove(self._slots[sequence] + shadow, length)
+        self._context.remove(self._slots[sequence], length)
 
     def _check_slots(self, wanted: int) -> None:
         if wanted > len(self._free):

@@ -151,9 +151,9 @@ def test_the_plan_at_work_is_the_current_one(fleet: Fleet, monkeypatch: pytest.M
     assert preview["is_current"] and preview["wish"] == fleet.get("/fleet")["wish"]
     assert preview["current"] == pytest.approx(preview["plan"]["prediction"]["many_users"])
     (record,) = fleet.model._fleet.nodes()
-    assert record.costs is not None
-    flat = dict.fromkeys(("fixed", "embed", "layer", "head"), (1.0,) * len(record.costs.rows))
-    monkeypatch.setattr(record, "costs", record.costs.model_copy(update=flat))  # more rows cost no more, for certain
+    (costs,) = record.costs
+    flat = dict.fromkeys(("fixed", "embed", "layer", "head"), (1.0,) * len(costs.rows))
+    monkeypatch.setattr(record, "costs", (costs.model_copy(update=flat),))  # more rows cost no more, for certain
     larger = fleet.get("/fleet/plan", users=6)
     assert not larger["is_current"] and larger["wish"]["users"] == 6
     assert 0 < larger["current"] < larger["plan"]["prediction"]["many_users"]  # the others of the six would wait

@@ -69,8 +69,14 @@ def test_other_families_are_cut_to_the_bit(architecture: str, extra: dict[str, f
         np.testing.assert_array_equal(rows_in_chunks(stages, TOKENS[:64], 32), want)
 
 
-def test_what_a_sliding_window_hides_comes_back_with_a_rollback(tmp_path: Path) -> None:
+@pytest.mark.parametrize("together", [512, 16])
+def test_what_a_sliding_window_hides_comes_back_with_a_rollback(
+    together: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """llama.cpp gives cells away that are out of a sequence's sight to whoever comes along looking for room."""
+    from shards.llamacpp import context
+
+    monkeypatch.setattr(context, "_MOST_ROWS", together)
     package = llamacpp_package_of(write_olmo2(tmp_path / "olmo.gguf", LAYERS, window=8), tmp_path / "package")
     want = WholeGguf(package).logits(TOKENS[:60])
     with chain(package, (0, 1, LAYERS), engine=ENGINE) as stages:

@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pipeline.control import FromStage, ToStage
 from shards.errors import EdgeAgentError, StageError, WireError
 from shards.profile import CostProfile
-from shards.runtime import EngineName, KvPrecision, Mode
+from shards.runtime import EngineKind, EngineName, KvPrecision, Mode
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Version of these messages; both sides must have the same."""
 
 MAX_BYTES = 4 * 2**20
@@ -98,6 +98,9 @@ class Hello(_Message):
     hardware: Hardware
     condition: Condition
     device: str = Field("AUTO", description="device the user wants to give")
+    engines: tuple[EngineKind, ...] = Field(
+        ("openvino",), min_length=1, description="what is installed, as far as the user wants to give it"
+    )
     addresses: tuple[str, ...] = Field(max_length=64, description="IP addresses the node has")
     bulk_port: Port
 
@@ -170,10 +173,10 @@ class MeasureModel(_Message):
     kind: Literal["measure-model"] = "measure-model"
     task: str
     model: ModelRef
-    engine: EngineName
+    engines: tuple[EngineName, ...] = Field(min_length=1)
     mode: Mode
     kv_precision: KvPrecision | None = None
-    device: str
+    device: str = Field(description="of OpenVINO")
     again: bool = Field(False, description="what was found earlier no longer fits")
 
 
@@ -213,11 +216,12 @@ class Examined(_Message):
 
 
 class ModelMeasured(_Message):
-    """What the parts cost."""
+    """What the parts cost on each engine, and why some could not be measured."""
 
     kind: Literal["model-measured"] = "model-measured"
     task: str
-    profile: CostProfile
+    profiles: tuple[CostProfile, ...] = Field(min_length=1)
+    failures: dict[EngineName, Annotated[str, Field(max_length=LONGEST_TEXT)]] = {}
 
 
 class LinkMeasure(_Message):

@@ -12,6 +12,7 @@ from pipeline.head import Head
 from pipeline.planning.plan import ChainPlan, Plan
 from pipeline.running import Copy
 from shards.edges import Edge, begin_of, end_of, layer_words
+from shards.runtime import EngineName
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,5 +116,5 @@ def in_parallel(jobs: Sequence[Callable[[], object]]) -> list[Exception]:
     return [error for error in errors if isinstance(error, Exception)]
 
 
-def _places(chain: ChainPlan) -> list[tuple[str, Edge, Edge]]:
-    return [(stage.node, begin_of(stage), end_of(stage)) for stage in chain.stages]
+def _places(chain: ChainPlan) -> list[tuple[str, EngineName, Edge, Edge]]:
+    return [(stage.node, stage.engine, begin_of(stage), end_of(stage)) for stage in chain.stages]

@@ -78,9 +78,9 @@ class ChainOpener:
             StageConfig(
                 package=self._package,  # each node puts its own in
                 **layers_of(stage),
-                engine=options.engine,
+                engine=stage.engine,
                 mode=options.mode,
-                device=records[stage.node].device or "CPU",
+                device=records[stage.node].device_for(stage.engine),
                 threads=options.threads,
                 kv_tokens=plan.kv_tokens,
                 kv_precision=options.kv_precision,

@@ -15,11 +15,12 @@ from agent.fleet.head import at_work
 from agent.fleet.head.at_work import Running, in_parallel, outline, shares
 from agent.fleet.head.chain_opener import ChainOpener
 from agent.fleet.head.drift import DriftWatch
+from agent.fleet.head.engines import engine_sizes
 from agent.fleet.head.fleet_head import FleetHead
 from agent.fleet.head.fleet_options import FleetOptions
 from agent.fleet.head.survey import Survey
 from agent.fleet.head.wishes import Wishes, words
-from pipeline.planning.plan import ModelSize, Plan, Wish
+from pipeline.planning.plan import Plan, Wish
 from pipeline.planning.planner import plan as make_plan
 from pipeline.replicas import Replicas
 from pipeline.running import Copy, RunOptions
@@ -55,7 +56,7 @@ class FleetModel:
 
     Args:
         package: The model package, here on the head's PC.
-        options: How to run it; stages and split are the planner's.
+        options: How to run it; stages and split are the planner's. Nodes run its engine or llama.cpp, as is best.
         fleet_options: What it is planned for.
         fleet: The nodes.
         progress: Told how the first plan comes to life.
@@ -84,8 +85,9 @@ class FleetModel:
         self.head = Replicas(self._set_busy, options.max_waiting)
         self._fleet = fleet
         self._wishes = Wishes(fleet_options.wish, self.manifest.facts.context_length)
-        self._size = ModelSize.of(self.manifest, options.mode, options.engine, options.kv_precision)
-        self._survey = Survey(fleet, self.manifest, options)
+        sizes = engine_sizes(self.manifest, options)
+        self._size = next(iter(sizes.values()))
+        self._survey = Survey(fleet, self.manifest, options, sizes)
         self._opener = ChainOpener(
             package, self.manifest, options, self._size, fleet, self._survey, fleet_options.interface, drafts
         )
@@ -187,7 +189,7 @@ class FleetModel:
         return {
             "wish": wish.model_dump(),
             "nodes": {record.key: record.name for record in self._fleet.nodes()},
-            "unmeasured": [record.name for record in self._fleet.nodes() if record.costs is None],
+            "unmeasured": [record.name for record in self._fleet.nodes() if not record.costs],
             "plan": plan.model_dump(),
             "current": self._opener.rate([one.plan for one in running], wish) if running else None,
             "is_current": len(kept) == len(plan.chains) == len(running),
@@ -203,10 +205,8 @@ class FleetModel:
     def node(self, node: str) -> tuple[dict[str, Any], Future[Examined]]:
         """See FleetControl."""
         record = self._fleet.find(node)
-        told = self._fleet.describe_node(record)
-        milliseconds = told["milliseconds"]
-        told["memory_planned"] = self._memory_planned().get(record.key, 0)
-        return {"node": told, "milliseconds": milliseconds}, self._fleet.orders.examine(record.key)
+        told = self._fleet.describe_node(record) | {"memory_planned": self._memory_planned().get(record.key, 0)}
+        return {"node": told, "milliseconds": told["milliseconds"]}, self._fleet.orders.examine(record.key)
 
     def _memory_planned(self) -> dict[str, int]:
         return at_work.memory(one.plan for one in self._running)

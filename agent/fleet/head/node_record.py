@@ -8,8 +8,9 @@ from math import inf, isfinite
 from time import monotonic, time
 from typing import Any, Self
 
-from agent.fleet.control.messages import Condition, Hello, LinkMeasure, Neighbour
+from agent.fleet.control.messages import Condition, Hello, LinkMeasure, ModelMeasured, Neighbour
 from shards.profile import CostProfile
+from shards.runtime import EngineName
 
 _LONGEST_WORK = 200
 """Characters of what a node says that it does."""
@@ -71,11 +72,12 @@ class NodeRecord:
     condition: Condition
     since: float = field(default_factory=time)
     device: str | None = None
-    """The one its stages run on; None while that is not chosen."""
-    costs: CostProfile | None = None
+    """The one its OpenVINO stages run on; None while that is not chosen."""
+    costs: tuple[CostProfile, ...] = ()
+    """Of each engine that was measured."""
     asked_at: float | None = None
     """Since when it is measuring, on the monotonic clock."""
-    measuring: Future[CostProfile] | None = None
+    measuring: Future[ModelMeasured] | None = None
     links: dict[str, LinkMeasure] = field(default_factory=dict)
     """By the other node's key; replaced as a whole."""
     unreachable: set[str] = field(default_factory=set)
@@ -95,8 +97,19 @@ class NodeRecord:
 
     @property
     def memory(self) -> int:
-        """Bytes its stages may take on their device, all together."""
-        own = next((device.memory for device in self.hello.hardware.devices if device.name == self.device), None)
+        """Bytes its stages may take on its device, all together."""
+        return self._memory_of(self.device)
+
+    def device_for(self, engine: EngineName) -> str:
+        """The device that stages of an engine run on."""
+        return "CPU" if engine == "llamacpp" else self.device or "CPU"
+
+    def memory_for(self, engine: EngineName) -> int:
+        """Bytes that stages of an engine may take, all together."""
+        return self._memory_of(self.device_for(engine))
+
+    def _memory_of(self, device: str | None) -> int:
+        own = next((each.memory for each in self.hello.hardware.devices if each.name == device), None)
         return self.hello.condition.memory_allowed if own is None else own
 
     def fail(self, why: str, *, final: bool, now: float) -> Setback:
@@ -108,7 +121,7 @@ class NodeRecord:
 
     def describe(self) -> dict[str, Any]:
         """As JSON data."""
-        costs, setback = self.costs, self.setback
+        setback, fastest = self.setback, min(self.costs, key=lambda costs: costs.layer[0], default=None)
         return {
             "name": self.name,
             "key": self.key,
@@ -119,8 +132,13 @@ class NodeRecord:
             "hardware": self.hello.hardware.model_dump(),
             "condition": self.condition.model_dump(),
             "device": self.device,
-            "milliseconds": costs and {"rows": costs.rows, "layer": costs.layer, "head": costs.head},
+            "engines": {costs.engine: _milliseconds(costs) for costs in self.costs},
+            "milliseconds": fastest and _milliseconds(fastest),
             "links": {peer: link.model_dump(exclude={"peer"}) for peer, link in self.links.items()},
             "work": self.work and asdict(self.work),
             "problem": setback and setback.told(monotonic()),
         }
+
+
+def _milliseconds(costs: CostProfile) -> dict[str, Any]:
+    return {"rows": costs.rows, "layer": costs.layer, "head": costs.head}

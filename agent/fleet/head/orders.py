@@ -29,7 +29,6 @@ from agent.fleet.head.remote_stage import RemoteStage
 from pipeline.control import Start
 from pipeline.stages import Heard
 from shards.errors import StageError
-from shards.profile import CostProfile
 from shards.progress import Progress, silent
 from shards.runtime import EngineName, KvPrecision, Mode
 
@@ -67,21 +66,21 @@ class Orders:
         self,
         node: str,
         model: ModelRef,
-        engine: EngineName,
+        engines: Sequence[EngineName],
         mode: Mode,
         device: str,
         progress: Progress = silent,
         *,
         kv_precision: KvPrecision | None = None,
         again: bool = False,
-    ) -> Future[CostProfile]:
-        """Have a node measure what the parts of a model cost there; the future's error is a StageError."""
+    ) -> Future[ModelMeasured]:
+        """Have a node measure what the parts of a model cost on engines; the future's error is a StageError."""
 
         def message(task: str) -> MeasureModel:
             return MeasureModel(
                 task=task,
                 model=model,
-                engine=engine,
+                engines=tuple(engines),
                 mode=mode,
                 kv_precision=kv_precision,
                 device=device,
@@ -111,8 +110,8 @@ class Orders:
     def hear(self, node: str, message: FromNode) -> None:
         """Take in what a node says. What it says of others' work is ignored."""
         match message:
-            case ModelMeasured(task=task, profile=profile):
-                self._finish(node, task, profile, ModelMeasured)
+            case ModelMeasured(task=task):
+                self._finish(node, task, message, ModelMeasured)
             case LinksMeasured(task=task, links=links):
                 self._finish(node, task, links, LinksMeasured)
             case Examined(task=task):

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from time import monotonic
 
-from agent.fleet.control.messages import LinkMeasure
+from agent.fleet.control.messages import LinkMeasure, ModelMeasured
+from agent.fleet.head.engines import engines_of
 from agent.fleet.head.fleet_head import FleetHead
 from agent.fleet.head.node_record import NodeRecord, Work
-from pipeline.planning.plan import HEAD, Link, NodeOffer
+from pipeline.planning.plan import HEAD, Link, ModelSize, NodeOffer
 from pipeline.running import RunOptions
-from shards.errors import EdgeAgentError, StageError
+from shards.errors import ConfigurationError, EdgeAgentError, StageError
 from shards.manifest import Manifest
-from shards.profile import CostProfile
 from shards.progress import Progress
+from shards.runtime import EngineName
 
 _MODEL_SECONDS = 600.0
 """The longest that a node may take to fetch a few layers and measure them."""
@@ -31,10 +32,13 @@ class Survey:
         fleet: The nodes.
         manifest: Of the model.
         options: How the model shall run.
+        sizes: What the model needs on each engine that it may run on, the preferred one first.
     """
 
-    def __init__(self, fleet: FleetHead, manifest: Manifest, options: RunOptions) -> None:
-        self._fleet, self._manifest, self._options = fleet, manifest, options
+    def __init__(
+        self, fleet: FleetHead, manifest: Manifest, options: RunOptions, sizes: Mapping[EngineName, ModelSize]
+    ) -> None:
+        self._fleet, self._manifest, self._options, self._sizes = fleet, manifest, options, sizes
         self._again: set[str] = set()
         """Nodes whose earlier measurements do not fit any more."""
 
@@ -50,7 +54,7 @@ class Survey:
     @property
     def is_complete(self) -> bool:
         """Whether every node is measured, or cannot be."""
-        return all(record.costs is not None or record.setback is not None for record in self._fleet.nodes())
+        return all(record.costs or record.setback is not None for record in self._fleet.nodes())
 
     @property
     def is_due(self) -> bool:
@@ -73,9 +77,15 @@ class Survey:
     def known(self) -> tuple[NodeOffer, ...]:
         """What the measured nodes offer, also those that are left out: they may serve all the same."""
         return tuple(
-            NodeOffer(id=r.key, name=r.name, memory=r.memory, costs=r.costs)
-            for r in self._fleet.nodes()
-            if r.costs is not None
+            NodeOffer(
+                id=record.key,
+                name=record.name,
+                memory=record.memory_for(costs.engine),
+                costs=costs,
+                size=self._sizes[costs.engine],
+            )
+            for record in self._fleet.nodes()
+            for costs in record.costs
         )
 
     def links(self) -> tuple[Link, ...]:
@@ -104,19 +114,38 @@ class Survey:
         for record in nodes:
             if record.setback is not None and record.setback.left(now) <= 0:
                 record.setback = None
-            if record.setback is not None or (record.costs is not None and record.key not in self._again):
+            if record.setback is not None or (record.costs and record.key not in self._again):
                 continue
             if _is_overdue(record, now):
                 self._give_up(record)
             elif record.asked_at is None:
                 try:
-                    record.device = self._fleet.device_of(record)
-                except EdgeAgentError as error:  # its hardware stays what it is for as long as it is in
+                    record.device, engines = self._choose(record)
+                except EdgeAgentError as error:  # it stays what it is for as long as it is in
                     self._fleet.leave_out(record, str(error), final=True)
                     continue
                 record.asked_at = now
-                record.measuring = self._ask(record, record.device, progress)
+                record.measuring = self._ask(record, record.device, engines, progress)
                 record.measuring.add_done_callback(partial(self._take, record, changed))
+
+    def _choose(self, record: NodeRecord) -> tuple[str, tuple[EngineName, ...]]:
+        """The device of a node, and the engines to measure it on: in exact mode the preferred one of those it can run.
+
+        Chains that mix engines are none whose answers are those of one unsplit model.
+
+        Raises:
+            ConfigurationError: it has not the device its user wants to give, or no engine for the model.
+        """
+        engines = engines_of(record.hello, self._sizes)
+        if engines[0] == "llamacpp":
+            return "CPU", engines[:1]
+        try:
+            device = self._fleet.device_of(record)
+        except ConfigurationError:
+            if "llamacpp" not in engines:
+                raise
+            return "CPU", ("llamacpp",)
+        return device, engines[:1] if self._options.mode == "exact" else engines
 
     def _give_up(self, record: NodeRecord) -> None:
         """Wait no longer for what a node measures."""
@@ -125,20 +154,25 @@ class Survey:
         record.work = record.asked_at = None
         self._fleet.leave_out(record, f"it has not measured the model within {_MODEL_SECONDS:g} s")
 
-    def _take(self, record: NodeRecord, changed: Callable[[], None], future: Future[CostProfile]) -> None:
+    def _take(self, record: NodeRecord, changed: Callable[[], None], future: Future[ModelMeasured]) -> None:
         """A node has measured, or failed to."""
         if future.cancelled():
             return
         record.work = record.asked_at = None
         error = future.exception()
         if error is None:
-            record.costs, record.failures = future.result(), 0
+            measured = future.result()
+            record.costs, record.failures = measured.profiles, 0
             self._again.discard(record.key)
+            for engine, why in measured.failures.items():
+                self._fleet.events.add(f"{record.name} does not run {engine}: {why}")
         else:
             self._fleet.leave_out(record, str(error))
         changed()
 
-    def _ask(self, record: NodeRecord, device: str, progress: Progress) -> Future[CostProfile]:
+    def _ask(
+        self, record: NodeRecord, device: str, engines: Sequence[EngineName], progress: Progress
+    ) -> Future[ModelMeasured]:
         def tell(what: str, done: float, total: float) -> None:
             record.work = Work.told(what, done, total)
             progress(f"{record.name}: {what}", done, total)
@@ -149,7 +183,7 @@ class Survey:
         return self._fleet.orders.measure_model(
             record.key,
             model,
-            options.engine,
+            engines,
             options.mode,
             device,
             tell,

@@ -227,11 +227,12 @@ class Joining:
             show: Called with the status whenever it has changed, on this thread; may take its time.
 
         Raises:
-            ConfigurationError: the PC has not the device to give, the head refuses, the token is not valid, or it is
-                not clear which fleet is meant.
+            ConfigurationError: the PC has not the device or engine to give, the head refuses, the token is not valid,
+                or it is not clear which fleet is meant.
         """
         place = self._find(show)
-        choose_device(self._hardware.result(), self._settings.device)
+        if "openvino" in self._settings.engines():
+            choose_device(self._hardware.result(), self._settings.device)
         if self._options.token is not None:
             entry = join_with_token(place.addresses, place.door, self._options.token, self._identity)
             place = replace(place, control=entry.control_port)

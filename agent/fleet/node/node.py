@@ -91,7 +91,7 @@ class Node:
         cache: Folder for what is measured; None: the user's own.
 
     Raises:
-        ConfigurationError: there is no port to serve weights at.
+        ConfigurationError: there is no port to serve weights at, or the engine that is wanted cannot be used here.
     """
 
     def __init__(
@@ -110,6 +110,7 @@ class Node:
     ) -> None:
         self._settings, self._keys, self._fleet, self._library = settings, identity.keys, fleet, library
         self._name, self._observe = settings.name or identity.name, observe
+        self._engines = settings.engines()
         self._head = (tuple(addresses), port)
         self._hardware = found or look_up_hardware()
         self._instance = uuid4().hex
@@ -215,6 +216,7 @@ class Node:
             hardware=self._place.hardware(),
             condition=self._condition(),
             device=self._settings.device,
+            engines=self._engines,
             addresses=own_addresses()[:64],
             bulk_port=self.bulk_port,
         )

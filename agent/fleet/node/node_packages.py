@@ -50,14 +50,17 @@ def of_stage(first: int, end: int, engine: EngineName = "openvino-paged") -> Wan
     return wanted
 
 
-def of_measurement(store: PackageStore) -> Sequence[Piece]:
-    """What it takes to measure the parts of a model; a Wanted.
+def of_measurement(engine: EngineName) -> Wanted:
+    """What it takes to measure the parts of a model on an engine.
 
-    Raises:
-        ConfigurationError: the model is too small for that.
+    The Wanted raises ConfigurationError where the model is too small for that, and PackageError as that of `of_stage`.
     """
-    stages = measured_stages(store.manifest.facts.layers, where=store.manifest.facts.name)
-    return sorted({piece for stage in stages for piece in store.pieces_of_stage(*stage)})
+
+    def wanted(store: PackageStore) -> Sequence[Piece]:
+        stages = measured_stages(store.manifest.facts.layers, where=store.manifest.facts.name)
+        return sorted({piece for stage in stages for piece in store.pieces_of_stage(*stage, engine)})
+
+    return wanted
 
 
 class NodePackages:

@@ -9,6 +9,7 @@ from queue import SimpleQueue
 
 from agent.fleet.bulk.link_probe import probe
 from agent.fleet.control.messages import (
+    LONGEST_TEXT,
     FromNode,
     Key,
     LinkMeasure,
@@ -27,7 +28,8 @@ from agent.fleet.node.node_status import Activity
 from pipeline.link import KeyPair
 from shards.errors import EdgeAgentError, StageError
 from shards.profile import CostProfile
-from shards.runtime import StageConfig
+from shards.progress import Progress
+from shards.runtime import EngineName, StageConfig
 
 _MEASURING_LINKS = "measuring links"
 
@@ -100,7 +102,7 @@ class NodeTasks:
             tell(TaskProgress(task=task.task, what=what, done=done, total=total))
 
         if isinstance(task, MeasureModel):
-            return ModelMeasured(task=task.task, profile=self._measure_model(task, report))
+            return self._measure_model(task, report)
         links = []
         for done, key in enumerate(task.peers):
             report(_MEASURING_LINKS, done, len(task.peers))
@@ -111,16 +113,33 @@ class NodeTasks:
             self._rated(min(link.bytes_per_second for link in links))
         return LinksMeasured(task=task.task, links=tuple(links))
 
-    def _measure_model(self, task: MeasureModel, report: Callable[[str, float, float], None]) -> CostProfile:
+    def _measure_model(self, task: MeasureModel, report: Progress) -> ModelMeasured:
+        """On one engine after the other; one that fails does not keep the others from being used."""
+        profiles: list[CostProfile] = []
+        failures: dict[EngineName, EdgeAgentError] = {}
+        for engine in task.engines:
+            try:
+                profiles.append(self._measure_engine(task, engine, report))
+            except EdgeAgentError as error:
+                if self._cancel.is_set():
+                    raise
+                _log.warning("%s cannot be measured: %s", engine, error)
+                failures[engine] = error
+        if not profiles:
+            raise failures[task.engines[0]]
+        told = {engine: str(error)[:LONGEST_TEXT] for engine, error in failures.items()}
+        return ModelMeasured(task=task.task, profiles=tuple(profiles), failures=told)
+
+    def _measure_engine(self, task: MeasureModel, engine: EngineName, report: Progress) -> CostProfile:
         from pipeline.measuring import cost_profile
 
-        place = self._place
-        store = place.packages.obtain(task.model, of_measurement, report, self._cancel)
+        place, wanted = self._place, of_measurement(engine)
+        store = place.packages.obtain(task.model, wanted, report, self._cancel)
         like = StageConfig(
             package=store.folder,
             first_layer=0,
             end_layer=store.manifest.facts.layers,
-            engine=task.engine,
+            engine=engine,
             mode=task.mode,
             kv_precision=task.kv_precision,
             device=task.device,
@@ -133,10 +152,10 @@ class NodeTasks:
         try:
             return measured()
         except StageError:
-            if self._cancel.is_set() or not place.packages.repair(store, of_measurement, report):
+            if self._cancel.is_set() or not place.packages.repair(store, wanted, report):
                 raise
         # it failed because of wrong bytes on disk
-        place.packages.obtain(task.model, of_measurement, report, self._cancel)
+        place.packages.obtain(task.model, wanted, report, self._cancel)
         return measured()
 
     def _measure_link(self, key: Key) -> LinkMeasure | None:

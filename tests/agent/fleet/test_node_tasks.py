@@ -28,18 +28,21 @@ def test_a_model_is_fetched_and_measured_once(head: ScriptedHead, tiny_package: 
     ):
         head.wait(2)
         model = ref(tiny_package, [full])
-        asked = ("openvino-paged", "exact", "AUTO")
-        costs = head.orders.measure_model(
+        asked = (["openvino-paged"], "exact", "AUTO")
+        measured = head.orders.measure_model(
             bare.key, model, *asked, progress=lambda what, done, total: heard.append(what)
         ).result(PATIENCE)
+        (costs,) = measured.profiles
         assert (costs.device, costs.engine, costs.mode, costs.rows) == ("CPU", "openvino-paged", "exact", ROWS)
         assert "measuring layers" in heard
         assert any(status.measuring is not None for status in statuses)
         statuses.wait(lambda status: status.measuring is None)
-        assert head.orders.measure_model(bare.key, model, *asked).result(PATIENCE) == costs
+        assert head.orders.measure_model(bare.key, model, *asked).result(PATIENCE).profiles == (costs,)
         (kept,) = (tmp_path / "bare-tuning").iterdir()
         before = kept.stat().st_mtime_ns
-        order = MeasureModel(task="again", model=model, engine="openvino-paged", mode="exact", device="CPU", again=True)
+        order = MeasureModel(
+            task="again", model=model, engines=("openvino-paged",), mode="exact", device="CPU", again=True
+        )
         head.server.tell(bare.key, order)
         while not (isinstance(said := head.said.get(timeout=PATIENCE), ModelMeasured) and said.task == "again"):
             pass
@@ -53,7 +56,7 @@ def test_a_damaged_package_is_measured_all_the_same(head: ScriptedHead, tiny_pac
     ):
         head.wait(2)
         model = ref(tiny_package, [full])
-        asked = ("openvino-paged", "exact", "CPU")
+        asked = (["openvino-paged"], "exact", "CPU")
         head.orders.measure_model(bare.key, model, *asked).result(PATIENCE)
         (kept,) = (tmp_path / "bare-tuning").iterdir()
         kept.unlink()
@@ -61,7 +64,7 @@ def test_a_damaged_package_is_measured_all_the_same(head: ScriptedHead, tiny_pac
         with (store.folder / WEIGHTS).open("r+b") as file:
             file.seek(store.manifest.spans.layers[1][0][0])
             file.write(b"\xff" * 64)
-        assert head.orders.measure_model(bare.key, model, *asked).result(PATIENCE).device == "CPU"
+        assert head.orders.measure_model(bare.key, model, *asked).result(PATIENCE).profiles[0].device == "CPU"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +79,7 @@ def test_a_measurement_that_cannot_be_made_says_why(
     ):
         head.wait(2)
         model = ref(tiny_package, [full] if holders else [])
-        future = head.orders.measure_model(bare.key, model, "openvino-paged", "exact", device)
+        future = head.orders.measure_model(bare.key, model, ["openvino-paged"], "exact", device)
         with pytest.raises(StageError, match=what) as failed:
             future.result(PATIENCE)
         assert (failed.value.where or "").startswith("bare: ")
@@ -89,7 +92,7 @@ def test_closing_ends_a_measurement(head: ScriptedHead, tiny_package: Path, tmp_
         future = head.orders.measure_model(
             node.key,
             ref(tiny_package, []),
-            "openvino-paged",
+            ["openvino-paged"],
             "exact",
             "CPU",
             progress=lambda *_: begun.append(True),
@@ -115,7 +118,7 @@ def test_only_the_layers_that_are_measured_are_wanted(smollm2_package: Path) -> 
     store = PackageStore(smollm2_package)
     depth = store.manifest.facts.layers
     assert measured_stages(depth, where="it") == ((0, 1), (1, 2), (1, 5), (depth - 1, depth))
-    wanted = set(of_measurement(store))
+    wanted = set(of_measurement("openvino-paged")(store))
     assert wanted == {piece for stage in ((0, 5), (depth - 1, depth)) for piece in store.pieces_of_stage(*stage)}
     assert wanted < set(store.all_pieces())
 

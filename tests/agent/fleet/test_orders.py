@@ -58,8 +58,8 @@ class Desk:
         )
         self.heard: list[FromStage | StageError] = []
 
-    def measure(self) -> tuple[str, Future[CostProfile]]:
-        future = self.orders.measure_model(PC, MODEL, "openvino-paged", "fast", "CPU")
+    def measure(self) -> tuple[str, Future[ModelMeasured]]:
+        future = self.orders.measure_model(PC, MODEL, ["openvino-paged"], "fast", "CPU")
         message = self.told[-1][1]
         assert isinstance(message, MeasureModel)
         return message.task, future
@@ -79,13 +79,13 @@ def desk() -> Desk:
 def test_a_measurement_ends_in_what_the_node_found(desk: Desk) -> None:
     steps: list[tuple[str, float, float]] = []
     future = desk.orders.measure_model(
-        PC, MODEL, "openvino-paged", "fast", "CPU", lambda what, done, total: steps.append((what, done, total))
+        PC, MODEL, ["openvino-paged"], "fast", "CPU", lambda what, done, total: steps.append((what, done, total))
     )
     (node, message), *_ = desk.told
     assert node == PC and isinstance(message, MeasureModel)
     desk.orders.hear(PC, TaskProgress(task=message.task, what="fetching", done=1, total=2))
-    desk.orders.hear(PC, ModelMeasured(task=message.task, profile=PROFILE))
-    assert future.result(0) == PROFILE and steps == [("fetching", 1, 2)]
+    desk.orders.hear(PC, ModelMeasured(task=message.task, profiles=(PROFILE,)))
+    assert future.result(0).profiles == (PROFILE,) and steps == [("fetching", 1, 2)]
 
 
 def test_links_are_measured(desk: Desk) -> None:
@@ -107,7 +107,7 @@ def test_a_failed_measurement_names_the_node(desk: Desk) -> None:
 def test_a_node_cannot_answer_for_another(desk: Desk) -> None:
     task, future = desk.measure()
     stage, _ = desk.open()
-    desk.orders.hear(OTHER, ModelMeasured(task=task, profile=PROFILE))
+    desk.orders.hear(OTHER, ModelMeasured(task=task, profiles=(PROFILE,)))
     desk.orders.hear(OTHER, TaskFailed(task=task, what="lies"))
     desk.orders.hear(OTHER, FromStageProcess(stage=stage, message=Bound(port=1)))
     desk.orders.hear(OTHER, TaskFailed(task=stage, what="lies"))
@@ -115,7 +115,7 @@ def test_a_node_cannot_answer_for_another(desk: Desk) -> None:
 
 
 def test_what_was_never_ordered_is_ignored(desk: Desk) -> None:
-    desk.orders.hear(PC, ModelMeasured(task="unheard of", profile=PROFILE))
+    desk.orders.hear(PC, ModelMeasured(task="unheard of", profiles=(PROFILE,)))
     desk.orders.hear(PC, FromStageProcess(stage="unheard of", message=Bound(port=1)))
     desk.orders.hear(PC, TaskProgress(task="unheard of", what="?", done=0, total=1))
 
@@ -188,13 +188,13 @@ def test_an_answer_to_another_question_is_none(desk: Desk) -> None:
     future = desk.orders.examine(PC)
     message = desk.told[-1][1]
     assert isinstance(message, Examine)
-    desk.orders.hear(PC, ModelMeasured(task=message.task, profile=PROFILE))
+    desk.orders.hear(PC, ModelMeasured(task=message.task, profiles=(PROFILE,)))
     desk.orders.hear(PC, LinksMeasured(task=message.task, links=()))
     assert not future.done()
     task, measured = desk.measure()
     desk.orders.hear(PC, examined(task))
-    desk.orders.hear(PC, ModelMeasured(task=task, profile=PROFILE))
-    assert measured.result(0) == PROFILE
+    desk.orders.hear(PC, ModelMeasured(task=task, profiles=(PROFILE,)))
+    assert measured.result(0).profiles == (PROFILE,)
 
 
 def test_who_does_not_wait_any_more_gets_no_answer(desk: Desk) -> None:

@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 from scripted_head import record as node_record
 
-from agent.fleet.control.messages import LinkMeasure
+from agent.fleet.control.messages import LinkMeasure, ModelMeasured
 from agent.fleet.head.event_log import EventLog
 from agent.fleet.head.node_record import NodeRecord
 from agent.fleet.head.survey import Survey
-from pipeline.planning.plan import HEAD
+from pipeline.planning.plan import HEAD, ModelSize
 from pipeline.running import RunOptions
 from shards.errors import ConfigurationError, StageError
 from shards.profile import CostProfile
 from shards.progress import silent
+from shards.runtime import EngineName
 
 HERE, NEAR, FAR = "h" * 40, "n" * 40, "f" * 40
 
@@ -31,7 +32,7 @@ def record(key: str, links: dict[str, tuple[float, float]], unreachable: set[str
 
 def links(*records: Any) -> dict[tuple[str, str], float]:
     fleet = SimpleNamespace(nodes=lambda: records, local_key=HERE)
-    found = Survey(fleet, None, None).links()  # type: ignore[arg-type]
+    found = Survey(fleet, None, None, {}).links()  # type: ignore[arg-type]
     return {(link.source, link.target): link.latency_ms for link in found}
 
 
@@ -92,6 +93,14 @@ PROFILE = CostProfile(
 )
 
 
+SIZE = ModelSize(layers=(10,) * 4, embedding=1, head=1, kv_token=1, hidden_size=8, vocabulary=9)
+SIZES: dict[EngineName, ModelSize] = {"openvino-paged": SIZE}
+
+
+def measured(*profiles: CostProfile) -> ModelMeasured:
+    return ModelMeasured(task="it", profiles=profiles)
+
+
 @pytest.fixture
 def fleet() -> Fleet:
     return Fleet()
@@ -99,7 +108,7 @@ def fleet() -> Fleet:
 
 @pytest.fixture
 def survey(fleet: Fleet) -> Survey:
-    return Survey(fleet, None, RunOptions())  # type: ignore[arg-type]
+    return Survey(fleet, None, RunOptions(), SIZES)  # type: ignore[arg-type]
 
 
 def go_on(survey: Survey) -> None:
@@ -124,14 +133,14 @@ def test_a_node_that_could_not_measure_is_asked_again_after_a_while(fleet: Fleet
     assert survey.is_due
     go_on(survey)
     assert len(fleet.asked) == 2 and fleet.record.setback is None and not survey.is_due
-    fleet.asked[1].set_result(PROFILE)
+    fleet.asked[1].set_result(measured(PROFILE))
     assert [offer.id for offer in survey.offers()] == [NEAR]
     assert fleet.record.failures == 0
 
 
 def test_a_node_whose_stage_failed_keeps_its_measurement(fleet: Fleet, survey: Survey) -> None:
     go_on(survey)
-    fleet.asked[0].set_result(PROFILE)
+    fleet.asked[0].set_result(measured(PROFILE))
     fleet.leave_out(fleet.record, "the process was killed")
     assert survey.offers() == () and [offer.id for offer in survey.known()] == [NEAR]
     pass_time(fleet, 30)
@@ -161,12 +170,12 @@ def test_a_node_that_measures_for_too_long_is_noticed_and_asked_again(fleet: Fle
 
 def test_what_was_measured_counts_until_it_is_measured_again(fleet: Fleet, survey: Survey) -> None:
     go_on(survey)
-    fleet.asked[0].set_result(PROFILE)
+    fleet.asked[0].set_result(measured(PROFILE))
     survey.discard(NEAR)
     go_on(survey)
     go_on(survey)
     assert fleet.again == [False, True] and survey.offers()
     better = PROFILE.model_copy(update={"layer": (0.5,)})
-    fleet.asked[1].set_result(better)
+    fleet.asked[1].set_result(measured(better))
     go_on(survey)
     assert len(fleet.asked) == 2 and survey.offers()[0].costs is better
