@@ -134,12 +134,16 @@ class Batching:
         ]
 
     def _guessed_ahead(self, flights: Collection[Flight], limit: int) -> list[Rows]:
-        """Rows of guesses behind others that are still being verified."""
+        """Rows of guesses behind others that are still being verified.
+
+        None follow a row that ran ahead: the tail would go by the token it samples there, the head by the guess of the
+        token before, and they would not agree on which rows are void.
+        """
         assert self._speculation is not None
         batch: list[Rows] = []
         room = self._config.token_budget
         for sequence in {sent.sequence: None for flight in flights for sent in flight.parts if sent.is_sampled}:
-            if len(batch) == limit or sequence not in self._room.running or sequence.unsent > 0:
+            if len(batch) == limit or sequence not in self._room.running or sequence.unsent > 0 or sequence.is_ahead:
                 continue
             self._speculation.extend(sequence)
             width = self._fitting(sequence, self._speculation.width_ahead(sequence, room))

@@ -26,9 +26,6 @@ from shards.runtime import EngineName, KvPrecision, Mode, StageConfig
 _LEAST_MEASURED = 4
 """Layers of a model that can be measured in parts."""
 
-_MEASURED: tuple[EngineName, ...] = ("openvino-paged", "openvino-stateful")
-"""What is measured in parts; for llama.cpp, layers are dealt by their bytes."""
-
 
 class RunOptions(BaseModel):
     """How to run a package."""
@@ -87,7 +84,7 @@ class Layout:
 def lay_out(package: Path, manifest: Manifest, options: RunOptions, cache: Path, progress: Progress) -> Layout:
     """Deal the layers to the stages that options ask for: in fast mode by measurement, otherwise by bytes.
 
-    By measurement an edge may be within a layer; by bytes, or as given, it never is.
+    By measurement an edge may be within a layer where the engine allows it; by bytes, or as given, it never is.
 
     Raises:
         ConfigurationError: split or cores do not suit the model or one another; more stages than layers.
@@ -112,8 +109,7 @@ def lay_out(package: Path, manifest: Manifest, options: RunOptions, cache: Path,
         tune=options.tune,
     )
     profile: CostProfile | None = None
-    is_measured = options.mode == "fast" and options.tune and options.engine in _MEASURED
-    if is_measured and 1 < count <= depth and depth >= _LEAST_MEASURED:
+    if options.mode == "fast" and options.tune and 1 < count <= depth and depth >= _LEAST_MEASURED:
         profile = cost_profile(like, manifest, cache, progress)
     costs = profile.costs(depth, count) if profile else (Costs.of_bytes(manifest.spans_for(options.engine)),)
     edges = _given_edges(options.split, depth) if options.split else balance(costs, options.stages)

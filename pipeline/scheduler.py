@@ -150,7 +150,10 @@ class Scheduler:
         for token in result.tokens:
             tokens[token.sequence].append(token)
         if result.error is None and flight.parts:
-            self._times.observe(flight.shape, result.timings, 1e3 * (now - flight.time))
+            if all(
+                sent.id in tokens for sent in flight.parts if sent.is_sampled
+            ):  # else rows that were void are missing
+                self._times.observe(flight.shape, result.timings, 1e3 * (now - flight.time))
             self._budget.learn(flight, result.timings)
         events: list[RequestEvent] = []
         for sent in flight.parts:

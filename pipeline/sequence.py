@@ -117,6 +117,11 @@ class Sequence:
         return self.awaiting == 1 and self.sent == len(self.tokens) and self.completion + 1 < self.request.max_tokens
 
     @property
+    def is_ahead(self) -> bool:
+        """Whether a row is on its way whose token is still being sampled."""
+        return self.ahead >= len(self.tokens)
+
+    @property
     def completion(self) -> int:
         """Number of tokens sampled so far."""
         return len(self.tokens) - len(self.request.prompt)

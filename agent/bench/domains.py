@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _MEETING = (
-    "The meeting about the new playground took place on 4 March in the town hall. Sofia Lind opened the meeting at seven "
-    "o'clock. The fence will be built by Brandt and Sons for 6,200 euros. The swings arrive on 18 April. Omar Haddad "
-    "will look for volunteers who paint the benches. The next meeting is on 2 May."
+    "The meeting about the new playground took place on 4 March in the town hall. Sofia Lind opened the meeting at "
+    "seven o'clock. The fence will be built by Brandt and Sons for 6,200 euros. The swings arrive on 18 April. Omar "
+    "Haddad will look for volunteers who paint the benches. The next meeting is on 2 May."
 )
 _ORDERS = (
     "order 4711: Maria Jensen, Copenhagen, three blue lamps, shipped on 3 April\n"

@@ -78,6 +78,7 @@ class Model:
             ConfigurationError: the draft has another tokenizer.
         """
         manifest = manifests.read(package)
+        manifest.check_whole_vocabulary(where=package)
         tokenizer = Tokenizer.load(package)
         if draft is not None:
             DraftChoice.of(str(draft), package, manifest, tokenizer)

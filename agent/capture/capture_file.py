@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -146,6 +147,7 @@ class CaptureWriter:
 
     def __exit__(self, *_: object) -> None:
         """Close the file; one that is not complete stays as .partial, unless nothing has come."""
-        self._file.close()
+        with suppress(OSError):  # what could not be written has been told
+            self._file.close()
         if not self.bytes:
             self.partial.unlink(missing_ok=True)

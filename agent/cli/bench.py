@@ -189,6 +189,44 @@ def speculation(
     _run(measure, save, as_json)
 
 
+@app.command(
+    help=_help(
+        "OpenVINO and llama.cpp on the same GGUF: alone, in two stages with a core each, as two replicas and mixed,"
+        " against llama-cpp-python by itself.",
+        "edge-agent bench engines --quick",
+        "edge-agent bench engines model.gguf --users 1,2,8 --json -o engines.json",
+    )
+)
+def engines(
+    source: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[GGUF|PACKAGE]",
+            help="A GGUF, or a package for both engines; without one, the GGUF of `edge-agent demo`.",
+            show_default=False,
+        ),
+    ] = None,
+    users: Users = None,
+    starts: Starts = None,
+    rounds: Rounds = None,
+    tokens: Tokens = None,
+    quick: Quick = False,
+    save: Save = None,
+    as_json: AsJson = False,
+) -> None:
+    """Engines, side by side."""
+    from agent.bench import engines as bench
+    from agent.download import smollm2_gguf
+
+    effort = _effort(bench.QUICK if quick else bench.EFFORT, users, starts, rounds, tokens)
+
+    def measure(progress: Progress) -> Report:
+        package, gguf = bench.sources(source or smollm2_gguf(progress), progress)
+        return bench.run(package, gguf, effort, progress)
+
+    _run(measure, save, as_json)
+
+
 @app.command()
 def tui(
     nodes: Annotated[int | None, typer.Option(min=2, help="PCs of the fleet that is shown.")] = None,

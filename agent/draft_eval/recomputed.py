@@ -26,7 +26,7 @@ def check_packages(captured: Captured, target: Path, drafts: Sequence[Path]) -> 
     """See that a package is that of the recorded model, and that drafts have its tokenizer.
 
     Raises:
-        ConfigurationError: it is another one, or a draft has another tokenizer.
+        ConfigurationError: it is another one, the recording contradicts it, or a draft has another tokenizer.
         PackageError: a package cannot be read.
     """
     manifest = manifests.read(target)
@@ -36,6 +36,14 @@ def check_packages(captured: Captured, target: Path, drafts: Sequence[Path]) -> 
             f" {manifest.facts.name} ({manifest.package_id[:16]})",
             where=str(target),
             hint="Give the package that was served while it was made.",
+        )
+    header, facts = captured.header, manifest.facts
+    if (header.vocabulary, header.hidden_size) != (facts.vocabulary, facts.hidden_size):
+        raise ConfigurationError(
+            f"the recording says it is of {header.vocabulary} token ids and hidden states of {header.hidden_size}, this"
+            f" package has {facts.vocabulary} and {facts.hidden_size}",
+            where=str(target),
+            hint="Record again.",
         )
     tokenizer = Tokenizer.load(target)
     for draft in drafts:

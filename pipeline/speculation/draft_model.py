@@ -242,7 +242,7 @@ class DraftModel:
             if self._bell.listener in dict(poller.poll(self._patience_ms())):
                 with self._lock:
                     self._bell.hush()
-            is_ready = self._take_results()
+            is_ready = self._take_results() or self._is_overdue()
             is_held_up = not self._send_steps()
             if is_ready:
                 self.on_ready()
@@ -258,7 +258,17 @@ class DraftModel:
         left = self._sent[0][1] + self._stall_seconds - monotonic()
         if left <= 0:
             raise StageError(f"a step has not come back for {self._stall_seconds:g} s", where=f"draft {self._name}")
-        return int(1e3 * left) + 1
+        with self._lock:
+            patience = self._session.patience_ms(monotonic())
+        return int(min(1e3 * left, patience if patience is not None else 1e3 * left)) + 1
+
+    def _is_overdue(self) -> bool:
+        """Give up what has been waited for too long; True if there was anything."""
+        with self._lock:
+            if self._session.patience_ms(monotonic()) != 0.0:
+                return False
+            self._session.give_up()
+            return True
 
     def _take_results(self) -> bool:
         """Take all results that are there; True if somebody may wait for them."""

@@ -18,6 +18,9 @@ _CATCH_UP = 96
 """Most rows that a text waits for; one that is further behind goes on without guesses until the draft has caught up.
 It is more than the tokens from one trial of a drafter that does not pay to the next."""
 
+_PATIENCE, _LEAST_PATIENCE_MS = 10, 200.0
+"""Guesses are given up that take so many times what they usually do, but at least so long."""
+
 _WINDOW = 15
 """Times that count, the latest."""
 _UNKNOWN_MS = 1.0
@@ -76,9 +79,14 @@ class _Text:
         return max(0, self.goal - 1 - self.sent)
 
     @property
+    def is_awaited(self) -> bool:
+        """Whether guesses are to come that were asked for."""
+        return len(self.line) < self.goal
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing is to be done for it and nobody waits for it."""
-        return not self.rows_left and len(self.line) >= self.goal
+        return not self.rows_left and not self.is_awaited
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +115,8 @@ class DraftSession:
         self._operations: list[Operation] = []
         self._in_flight: dict[int, tuple[_Part, ...]] = {}
         self._steps = self._opened = self._blocks = 0
+        self._is_late = False
+        """Whether guesses have been given up, and no result has come since."""
         self._first_ms: deque[float] = deque(maxlen=_WINDOW)
         self._next_ms: deque[float] = deque(maxlen=_WINDOW)
 
@@ -117,6 +127,8 @@ class DraftSession:
         length = len(text.tokens) + len(text.guesses)
         count = min(count, self._limits.context_length - length)
         if count < 1:
+            return []
+        if self._is_late:
             return []
         known = self._texts.pop(text.key, None) or self._begun(text)
         self._texts[text.key] = known
@@ -135,6 +147,18 @@ class DraftSession:
             known.is_new, known.since = True, now
         known.goal = max(known.goal, length + count)
         return None
+
+    def patience_ms(self, now: float) -> float | None:
+        """How long somebody still waits for guesses; None if nobody does."""
+        waiting = [text for text in self._texts.values() if text.is_awaited]
+        if not waiting or self._is_late:
+            return None
+        patience = max(_LEAST_PATIENCE_MS, _PATIENCE * max(self.cost_ms(text.goal - text.agreed) for text in waiting))
+        return max(0.0, patience - 1e3 * (now - min(text.since for text in waiting)))
+
+    def give_up(self) -> None:
+        """Nobody waits any longer, and there are no guesses until a result has come."""
+        self._is_late = True
 
     def end(self, key: str) -> None:
         """A text has ended."""
@@ -197,7 +221,7 @@ class DraftSession:
     def complete(self, result: StepResult, now: float) -> bool:
         """Take the result of a step, one without error; True if a text has all its guesses now."""
         drawn = {token.sequence: token for token in result.tokens}
-        is_ready = False
+        is_ready, self._is_late = False, False
         for part in self._in_flight.pop(result.number, ()):
             text = part.text
             if not part.is_drawn or part.turn != text.turn:

@@ -16,9 +16,14 @@ from pipeline.step_times import StepTimes
 _WORTHWHILE = 1.03
 """A step with guesses must bring so many times the tokens a second of one without: times and chances lie a bit."""
 
-_PROBE = 64
-"""Tokens of an answer from one trial of a drafter that does not pay to the next."""
-_PROBE_GUESSES = 4
+_TRIAL_GUESSES = 4
+"""Guesses of a trial of a drafter that does not pay, to see whether it would by now."""
+_TRIAL_SHARE = 0.005
+"""The part of the time that trials may take."""
+_LEAST_TOKENS = 64
+"""Tokens, of all answers together, from one trial to the next, whatever they take."""
+_TRIAL_TRIES = 16
+"""How often it is looked whether the guesses of a trial are there; nobody waits for them."""
 
 _CANDIDATES = 64
 """Guesses of a step that are thought about, of all sequences together."""
@@ -51,8 +56,12 @@ class Speculation:
         self._acceptance = Acceptance()
         self._priced: dict[Pace, tuple[int, tuple[float, float]]] = {}
         """By pace: the version of the times they are of, and what `_prices` says."""
-        self._tried: dict[Sequence, int] = {}
-        """How many tokens the answer had when guesses were last asked for."""
+        self._confirmed = 0
+        """Tokens of all answers."""
+        self._next_trial, self._next_row = 0, _LEAST_TOKENS
+        """How many of these there must be before guesses are asked for, or sent, that do not seem to pay."""
+        self._trial: tuple[Sequence, int] | None = None
+        """Whose guesses are being tried, and how often it is still looked for them."""
 
     # What is learnt
 
@@ -61,6 +70,7 @@ class Speculation:
         depth, branch = sequence.depth, sequence.branch
         position = len(sequence.tokens)
         was_sent = sequence.sent > position and sequence.ahead != position
+        self._confirmed += 1
         hit = sequence.confirm(token)
         if hit is not None:
             self._acceptance.learn(sequence.request.id, sequence.kind, depth, hit)
@@ -71,7 +81,8 @@ class Speculation:
         """A sequence has ended."""
         request = sequence.request
         self._acceptance.end(request.id)
-        self._tried.pop(sequence, None)
+        if self._trial is not None and self._trial[0] is sequence:
+            self._trial = None
         self.drafter.end(request.id, request.client, sequence.tokens)
 
     # What is asked
@@ -80,8 +91,10 @@ class Speculation:
         """Have guesses for a sequence; False if its next step is to wait for some."""
         if sequence.guesses or self._ask(sequence, self.config.draft_tokens or _LOOK_AHEAD, is_free=True):
             return True
-        count = self._wanted(sequence, pace)
-        return not count or self._ask(sequence, count) is not None
+        if count := self._wanted(sequence, pace):
+            return self._ask(sequence, count) is not None
+        self._try(sequence, pace)
+        return True
 
     def extend(self, sequence: Sequence) -> None:
         """Have guesses behind those that have been sent."""
@@ -106,9 +119,23 @@ class Speculation:
             period = self._period_ms(pace, pace.rows * (1 + count)) + self.drafter.cost_ms(count)
             if pace.rows * (1 + won) > most * period:
                 best, most = count, pace.rows * (1 + won) / period
-        if not best and sequence.completion - self._tried.get(sequence, -_PROBE) >= _PROBE:
-            return _PROBE_GUESSES
         return best
+
+    def _try(self, sequence: Sequence, pace: Pace) -> None:
+        """Now and then, ask for guesses that do not pay by what is known; nobody waits for them."""
+        cost = self.drafter.cost_ms(_TRIAL_GUESSES)
+        if not cost or self.config.draft_tokens is not None:
+            return
+        if self._trial is None:
+            if self._confirmed < self._next_trial:
+                return
+            self._trial = sequence, _TRIAL_TRIES
+            tokens = cost / _TRIAL_SHARE * self._plain_rate(pace)
+            self._next_trial = self._confirmed + max(_LEAST_TOKENS, int(tokens))
+        trying, tries = self._trial
+        if trying is sequence:
+            is_over = self._ask(sequence, _TRIAL_GUESSES) is not None or tries <= 1
+            self._trial = None if is_over else (sequence, tries - 1)
 
     def _ask(self, sequence: Sequence, count: int, is_free: bool = False) -> list[int] | None:
         request = sequence.request
@@ -119,8 +146,6 @@ class Speculation:
         guesses = self.drafter.guess(text, count, is_free)
         if guesses is None:
             return None
-        if not is_free:
-            self._tried[sequence] = sequence.completion
         if guesses and not sequence.guesses:
             sequence.kind = self.drafter.kind(request.id)
         sequence.guesses += guesses
@@ -151,6 +176,10 @@ class Speculation:
             rate = self._rate(pace, rows, expected)
             if rate > most:
                 best, most = counts.copy(), rate
+        if not any(best) and any(counts) and self._confirmed >= self._next_row:
+            # It may only seem so: what such a step takes is not learnt from others.
+            self._next_row = self._confirmed + len(group) * _LEAST_TOKENS
+            best[max(range(len(group)), key=lambda i: self._chances(group[i], 1) or [0.0])] = 1
         return best
 
     def holds(self, sequence: Sequence, pace: Pace) -> bool:

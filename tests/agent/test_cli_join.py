@@ -168,6 +168,8 @@ def test_a_token_from_a_pipe_that_is_wrong(fleet: Fleet, user: dict[str, str]) -
         (["--cores", "0,99999"], 1, ["--cores", "0,99999"]),
         (["--cores", "x"], 1, ["--cores"]),
         (["--threads", "0"], 2, ["--threads"]),
+        (["--engine", "llamacpp", "--device", "GPU"], 1, ["--engine", "runs on the CPU, not on GPU"]),
+        (["--engine", "abacus"], 2, ["--engine", "abacus"]),
         (["--frobnicate"], 2, ["--frobnicate"]),
     ],
 )

@@ -79,13 +79,14 @@ def test_a_node_in_a_row(changes: dict[str, Any], words: list[str]) -> None:
 
 def test_a_node_that_carries_layers_serves() -> None:
     chain = {
-        "stages": [{"node": "key of pc", "layers": [0, 30]}],
+        "stages": [{"node": "key of pc", "layers": [0, 30], "engine": "llamacpp"}],
         "scheduler": {"running": 2, "waiting": 1},
         "speculation": None,
         "failure": None,
     }
     rows = shown(fleet(node("pc"), chains=[chain]))
     assert any("0-29" in row and "serving" in row for row in rows)
+    assert any("pc 0-29 llamacpp" in row for row in rows)
 
 
 def test_a_model_without_a_fleet_has_no_such_tables() -> None:

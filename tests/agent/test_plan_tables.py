@@ -25,7 +25,7 @@ PLAN = Plan(
         ChainPlan(
             stages=(
                 StagePlan(node="k1", first_layer=0, end_layer=12, memory=2_500_000_000),
-                StagePlan(node="k2", first_layer=12, end_layer=30, memory=800_000_000),
+                StagePlan(node="k2", first_layer=12, end_layer=30, engine="llamacpp", memory=800_000_000),
             ),
             users=4,
             kv_tokens=16384,
@@ -41,8 +41,8 @@ PLAN = Plan(
 def test_everything_is_shown() -> None:
     text = shown(PLAN, {"k1": "desk", "k2": "laptop", "k3": "old"})
     for line in (
-        ("desk", "0-11", "2.50 GB", "4", "44.2 tok/s", "12.5 tok/s"),
-        ("laptop", "12-29", "800 MB"),
+        ("desk", "0-11", "openvino-paged", "2.50 GB", "4", "44.2 tok/s", "12.5 tok/s"),
+        ("laptop", "12-29", "llamacpp", "800 MB"),
         ("this plan", "44.2 tok/s", "12.5 tok/s", "0.34 s"),
         ("without desk", "does not fit"),
         ("without laptop", "20.0 tok/s", "9.0 tok/s"),

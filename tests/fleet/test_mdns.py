@@ -30,13 +30,18 @@ class Agent:
     @property
     def seen(self) -> list[dict[str, Any]]:
         """What it has printed last."""
-        lines = self._process.stdout.splitlines()
+        lines = self._lines
         return json.loads(lines[-1]) if lines else []  # type: ignore[no-any-return]
+
+    @property
+    def _lines(self) -> list[str]:
+        """Whole ones: it may be writing."""
+        return self._process.stdout.rpartition("\n")[0].splitlines()
 
     @property
     def history(self) -> list[list[str]]:
         """The names it saw at each change."""
-        return [[one["name"] for one in json.loads(line)] for line in self._process.stdout.splitlines()]
+        return [[one["name"] for one in json.loads(line)] for line in self._lines]
 
     def names(self) -> list[str]:
         return sorted(one["name"] for one in self.seen)

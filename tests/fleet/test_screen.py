@@ -55,8 +55,8 @@ def test_a_node_is_let_in_and_lost_in_mid_answer_and_comes_again(lab: Lab, smoll
 
 def sight(keeper: Process, what: str) -> dict[str, Any]:
     """What the keeper saw, when it has seen it."""
-    keeper.wait_for(f'"saw": "{what}"', SECONDS)
-    for line in keeper.stdout.splitlines():
+    keeper.wait_for(f'"saw": "{what}".*\n', SECONDS)
+    for line in keeper.stdout.rpartition("\n")[0].splitlines():
         seen: dict[str, Any] = json.loads(line)
         if seen["saw"] == what:
             return seen

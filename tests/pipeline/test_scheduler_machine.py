@@ -43,6 +43,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         patience=st.integers(0, 2),
         cost=st.sampled_from([0.0, 0.1, 5.0]),
         seed=st.integers(0, 9),
+        hears=st.booleans(),
     )
     def start(
         self,
@@ -64,6 +65,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         patience: int,
         cost: float,
         seed: int,
+        hears: bool,
     ) -> None:
         self.config = SchedulerConfig(
             kv_tokens=capacity * block + 1,
@@ -81,6 +83,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             speculation=SpeculationConfig(draft_tokens, asynchronous),
         )
         self.drafter = None if drafts is None else PlantedDrafter(seed, drafts, stages, patience, cost)
+        self.hears = hears
+        """Whether stages are told in time of what is void."""
         self.timed = timed
         """Whether results tell what the steps took."""
         self.capacity = capacity * block
@@ -221,7 +225,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert result.number <= self.suspect
             self.suspect = self.chain.log[-1].number  # what was sent meanwhile may rely on it
         self.answers.take(self.scheduler.complete(result, self.now))
-        self.chain.cancelled.update(self.scheduler.take_cancelled())
+        if self.hears:
+            self.chain.cancelled.update(self.scheduler.take_cancelled())
 
     @invariant()
     def in_flight_is_bounded(self) -> None:

@@ -27,6 +27,8 @@ MAX_BEHIND = 1000
 MOST_FINDINGS, MOST_LOG_LINES, LONGEST_TEXT = 100, 200, 1000
 """Of what a node says when it is examined; characters."""
 
+MOST_ENGINES = 3
+
 HEARTBEAT_SECONDS = 1.0
 LOST_SECONDS = 5.0
 """Silence after which the other side counts as gone."""
@@ -99,7 +101,10 @@ class Hello(_Message):
     condition: Condition
     device: str = Field("AUTO", description="device the user wants to give")
     engines: tuple[EngineKind, ...] = Field(
-        ("openvino",), min_length=1, description="what is installed, as far as the user wants to give it"
+        ("openvino",),
+        min_length=1,
+        max_length=MOST_ENGINES,
+        description="what is installed, as far as the user wants to give it",
     )
     addresses: tuple[str, ...] = Field(max_length=64, description="IP addresses the node has")
     bulk_port: Port
@@ -173,7 +178,7 @@ class MeasureModel(_Message):
     kind: Literal["measure-model"] = "measure-model"
     task: str
     model: ModelRef
-    engines: tuple[EngineName, ...] = Field(min_length=1)
+    engines: tuple[EngineName, ...] = Field(min_length=1, max_length=MOST_ENGINES)
     mode: Mode
     kv_precision: KvPrecision | None = None
     device: str = Field(description="of OpenVINO")
@@ -220,7 +225,7 @@ class ModelMeasured(_Message):
 
     kind: Literal["model-measured"] = "model-measured"
     task: str
-    profiles: tuple[CostProfile, ...] = Field(min_length=1)
+    profiles: tuple[CostProfile, ...] = Field(min_length=1, max_length=MOST_ENGINES)
     failures: dict[EngineName, Annotated[str, Field(max_length=LONGEST_TEXT)]] = {}
 
 

@@ -160,15 +160,22 @@ class Survey:
             return
         record.work = record.asked_at = None
         error = future.exception()
-        if error is None:
-            measured = future.result()
-            record.costs, record.failures = measured.profiles, 0
-            self._again.discard(record.key)
-            for engine, why in measured.failures.items():
-                self._fleet.events.add(f"{record.name} does not run {engine}: {why}")
-        else:
+        if error is not None:
             self._fleet.leave_out(record, str(error))
+        else:
+            self._keep(record, future.result())
         changed()
+
+    def _keep(self, record: NodeRecord, measured: ModelMeasured) -> None:
+        """What a node says of engines that nobody asked for is ignored."""
+        by_engine = {costs.engine: costs for costs in measured.profiles if costs.engine in self._sizes}
+        if not by_engine:
+            self._fleet.leave_out(record, "it has measured engines that it was not asked for")
+            return
+        record.costs, record.failures = tuple(by_engine.values()), 0
+        self._again.discard(record.key)
+        for engine, why in measured.failures.items():
+            self._fleet.events.add(f"{record.name} does not run {engine}: {why}")
 
     def _ask(
         self, record: NodeRecord, device: str, engines: Sequence[EngineName], progress: Progress

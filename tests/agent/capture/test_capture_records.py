@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -184,3 +185,20 @@ def test_what_breaks_off_stays_partial_and_nothing_leaves_nothing(tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == ["x.partial"]
     with pytest.raises(CaptureError, match="not complete"):
         Captured.read(tmp_path / "x.partial")
+
+
+def test_a_full_disk_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class FullDisk:
+        """As a buffered file: what could not be written is tried again when it is closed."""
+
+        def write(self, data: bytes) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def close(self) -> None:
+            self.write(b"")
+
+    with pytest.raises(CapacityError, match="No space left"), CaptureWriter(tmp_path / "x", 1000) as writer:
+        writer._file.close()
+        monkeypatch.setattr(writer, "_file", FullDisk())
+        writer.write(HEADER)
+    assert not (tmp_path / "x").exists()

@@ -1,4 +1,4 @@
-"""How large a KV cache `edge-agent serve` makes where nobody says."""
+"""What `edge-agent serve` makes of what is asked for, and where nobody says."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from agent.cli.serve import _sized
+from agent.cli.serve import Engine, _choice, _fleet_engine, _local_engine, _sized
 from pipeline.running import RunOptions
 from shards import manifest
 from shards.errors import CapacityError
@@ -46,3 +46,27 @@ def test_where_less_fits_both_numbers_are_told(
     free.available = 2**30
     with pytest.raises(CapacityError, match="0 MB are free"):
         sized(smollm2_package, 16, 4096)
+
+
+@pytest.mark.parametrize(
+    ("given", "local", "fleet", "choice"),
+    [
+        ("auto", "openvino-paged", "openvino-paged", "auto"),
+        ("openvino", "openvino-paged", "openvino-paged", "openvino"),
+        ("openvino-paged", "openvino-paged", "openvino-paged", "openvino"),
+        ("openvino-stateful", "openvino-stateful", "openvino-stateful", "openvino"),
+        ("llamacpp", "llamacpp", "openvino-paged", "llamacpp"),
+    ],
+)
+def test_an_engine_is_this_pcs_and_of_openvinos_the_fleets(
+    given: Engine, local: str, fleet: str, choice: str, smollm2_package: Path
+) -> None:
+    assert (_local_engine(given, smollm2_package), _fleet_engine(given), _choice(given)) == (local, fleet, choice)
+
+
+def test_a_package_for_llama_cpp_alone_runs_on_that(smollm2_package: Path, tmp_path: Path) -> None:
+    whole = manifest.read(smollm2_package)
+    for_llamacpp = tuple(entry for entry in whole.files if not entry.path.startswith("openvino/"))
+    nothing = manifest.WeightSpans.nothing(whole.facts.layers)
+    manifest.write(tmp_path, whole.model_copy(update={"files": for_llamacpp, "spans": nothing, "llamacpp": nothing}))
+    assert _local_engine("auto", tmp_path) == "llamacpp"

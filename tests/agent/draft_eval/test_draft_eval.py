@@ -201,6 +201,14 @@ def write(path: Path, captured: Captured) -> None:
         writer.complete(End(captured.rows, 0, 0, "done"))
 
 
+@pytest.mark.parametrize("lie", [{"vocabulary": 2**31 - 1}, {"hidden_size": 1}])
+def test_a_recording_that_contradicts_its_package_is_refused(
+    captured: Captured, target: Path, lie: dict[str, int]
+) -> None:
+    with pytest.raises(ConfigurationError, match="the recording says"):
+        check_packages(replace(captured, header=replace(captured.header, **lie)), target, [])
+
+
 def test_the_command_shows_tables_and_writes_json_and_picture(
     captured: Captured, target: Path, trimmed: Path, tmp_path: Path
 ) -> None:

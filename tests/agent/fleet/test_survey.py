@@ -20,7 +20,7 @@ from pipeline.running import RunOptions
 from shards.errors import ConfigurationError, StageError
 from shards.profile import CostProfile
 from shards.progress import silent
-from shards.runtime import EngineName
+from shards.runtime import EngineName, Mode
 
 HERE, NEAR, FAR = "h" * 40, "n" * 40, "f" * 40
 
@@ -66,6 +66,7 @@ class Fleet:
         self.events = EventLog()
         self.asked: list[Future[Any]] = []
         self.again: list[bool] = []
+        self.engines: list[tuple[str, ...]] = []
         self.has_device = True
 
     def nodes(self) -> tuple[NodeRecord, ...]:
@@ -82,8 +83,9 @@ class Fleet:
     def leave_out(self, record: NodeRecord, why: str, *, final: bool = False) -> None:
         record.fail(why, final=final, now=monotonic())
 
-    def measure_model(self, *_: object, again: bool, **__: object) -> Future[Any]:
+    def measure_model(self, *given: Any, again: bool, **__: object) -> Future[Any]:
         self.asked.append(Future())
+        self.engines.append(tuple(given[2]))
         self.again.append(again)
         return self.asked[-1]
 
@@ -179,3 +181,60 @@ def test_what_was_measured_counts_until_it_is_measured_again(fleet: Fleet, surve
     fleet.asked[1].set_result(measured(better))
     go_on(survey)
     assert len(fleet.asked) == 2 and survey.offers()[0].costs is better
+
+
+BOTH: dict[EngineName, ModelSize] = {"openvino-paged": SIZE, "llamacpp": SIZE.model_copy(update={"head": 5})}
+LLAMACPP = PROFILE.model_copy(update={"engine": "llamacpp"})
+
+
+def with_both(fleet: Fleet, mode: Mode = "fast") -> Survey:
+    fleet.record.hello = fleet.record.hello.model_copy(update={"engines": ("openvino", "llamacpp")})
+    return Survey(fleet, None, RunOptions(mode=mode), BOTH)  # type: ignore[arg-type]
+
+
+def test_a_node_offers_each_engine_it_was_measured_on(fleet: Fleet) -> None:
+    survey = with_both(fleet)
+    go_on(survey)
+    assert fleet.engines == [("openvino-paged", "llamacpp")]
+    fleet.asked[0].set_result(measured(PROFILE, LLAMACPP))
+    offers = survey.offers()
+    assert [(offer.id, offer.costs.engine, offer.size) for offer in offers] == [
+        (NEAR, engine, size) for engine, size in BOTH.items()
+    ]
+    assert list(fleet.record.describe()["engines"]) == list(BOTH)
+
+
+def test_an_engine_that_fails_is_told_and_the_other_one_serves(fleet: Fleet) -> None:
+    survey = with_both(fleet)
+    go_on(survey)
+    failures: dict[EngineName, str] = {"openvino-paged": "the driver crashed"}
+    fleet.asked[0].set_result(ModelMeasured(task="it", profiles=(LLAMACPP,), failures=failures))
+    assert [offer.costs.engine for offer in survey.offers()] == ["llamacpp"] and survey.is_complete
+    assert fleet.events.describe()[-1]["what"] == "desk does not run openvino-paged: the driver crashed"
+
+
+def test_what_a_node_says_of_an_engine_nobody_asked_for_is_ignored(fleet: Fleet, survey: Survey) -> None:
+    go_on(survey)
+    fleet.asked[0].set_result(measured(PROFILE, LLAMACPP, PROFILE))
+    assert [offer.costs.engine for offer in survey.offers()] == ["openvino-paged"]
+    survey.discard(NEAR)
+    go_on(survey)
+    fleet.asked[1].set_result(measured(LLAMACPP))
+    assert survey.offers() == () and fleet.record.setback is not None
+
+
+def test_in_exact_mode_a_node_has_one_engine(fleet: Fleet) -> None:
+    go_on(with_both(fleet, "exact"))
+    assert fleet.engines == [("openvino-paged",)]
+
+
+def test_a_node_without_the_device_runs_llama_cpp(fleet: Fleet) -> None:
+    fleet.has_device = False
+    go_on(with_both(fleet, "exact"))
+    assert fleet.engines == [("llamacpp",)] and fleet.record.device == "CPU" and fleet.record.setback is None
+
+
+def test_a_node_without_an_engine_for_the_model_is_left_out(fleet: Fleet, survey: Survey) -> None:
+    fleet.record.hello = fleet.record.hello.model_copy(update={"engines": ("llamacpp",)})
+    go_on(survey)
+    assert not fleet.asked and fleet.record.setback and "it runs llamacpp" in fleet.record.setback.why

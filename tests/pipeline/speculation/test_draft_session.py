@@ -229,3 +229,19 @@ def test_guesses_are_what_the_model_says_whatever_happens(seed: int) -> None:
         driven.session.end(key)
     driven.finish()
     assert (driven.session.texts, driven.session.held_tokens, driven.stage.sequences) == (0, 0, 0)
+
+
+def test_guesses_that_take_too_long_are_given_up_until_a_result_comes() -> None:
+    driven = Driven()
+    assert driven.session.patience_ms(driven.now) is None  # nobody waits
+    assert driven.guess([1, 2, 3]) is None
+    patience = driven.session.patience_ms(driven.now)
+    assert patience is not None and patience >= 200.0
+    driven.send()
+    driven.now += 2e-3 * patience
+    assert driven.session.patience_ms(driven.now) == 0.0
+    driven.session.give_up()
+    assert driven.session.patience_ms(driven.now) is None
+    assert driven.guess([1, 2, 3]) == []
+    driven.finish()
+    assert driven.guess([1, 2, 3]) == thought([1, 2, 3], 4)

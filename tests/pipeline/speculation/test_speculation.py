@@ -205,12 +205,35 @@ def test_a_drafter_that_is_at_work_is_waited_for() -> None:
 
 def test_one_that_is_slower_than_what_it_saves_is_only_tried_now_and_then() -> None:
     drafter = Echo(cost=50.0)
+    told, text = speculation(FLAT, drafter), sequence(max_tokens=100_000)
+    teach(told, text, hits=4)
+    for _ in range(20_000):  # of 20 ms each; a trial takes 200
+        assert told.prepare(text, ALONE)
+        told.confirm(text, -1)
+    assert 9 <= len(drafter.asked) <= 11
+
+
+def test_nobody_waits_for_a_trial() -> None:
+    drafter = Echo(cost=50.0, ready=False)
     told, text = speculation(FLAT, drafter), sequence()
     teach(told, text, hits=4)
-    for _ in range(600):
+    for _ in range(100):
+        assert told.prepare(text, ALONE)
+    assert len(drafter.asked) == 16
+    told.end(text)
+
+
+def test_free_guesses_that_do_not_seem_to_pay_are_sent_now_and_then() -> None:
+    """The table may be wrong, and is learnt from steps of such a size alone."""
+    told, text = speculation(STEEP), sequence(max_tokens=10_000)
+    teach(told, text, hits=8)
+    sent = 0
+    for position in range(4, 6404):
         told.prepare(text, ALONE)
-        told.confirm(text, -1)
-    assert 5 <= len(drafter.asked) <= 12
+        sent += sum(told.widths([text], ALONE, 100))
+        text.send(1)
+        told.confirm(text, position)
+    assert 90 <= sent <= 100
 
 
 def test_one_that_takes_time_is_not_asked_for_more_than_is_worth_it() -> None:
