@@ -52,7 +52,9 @@ class Scheduler:
         self._times = StepTimes(config.step_times, config.link_ms, config.stages)
         self._room = Room(config, self._times)
         self._budget = PromptBudget(config, self._times)
-        self._speculation = None if drafter is None else Speculation(config.speculation, drafter, self._times)
+        self._speculation = (
+            None if drafter is None else Speculation(config.speculation, drafter, self._times, config.stages)
+        )
         pacing = Pacing(config.stages, self._times)
         self._batching = Batching(config, self._room, pacing, self._budget, self._speculation)
         self._cancelled: dict[int, int] = {}

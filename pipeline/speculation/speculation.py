@@ -25,6 +25,9 @@ _LEAST_TOKENS = 64
 _TRIAL_TRIES = 16
 """How often it is looked whether the guesses of a trial are there; nobody waits for them."""
 
+_LIKELY = 0.4
+"""Guesses that take time are made behind others that all come true with this probability."""
+
 _CANDIDATES = 64
 """Guesses of a step that are thought about, of all sequences together."""
 _HELD_FOR = 4
@@ -48,8 +51,8 @@ class Speculation:
     (2022, arXiv:2211.17192); the noise shared by draft and target replaces their rejection sampling.
     """
 
-    def __init__(self, config: SpeculationConfig, drafter: Drafter, times: StepTimes) -> None:
-        self.config, self.drafter = config, drafter
+    def __init__(self, config: SpeculationConfig, drafter: Drafter, times: StepTimes, stages: int) -> None:
+        self.config, self.drafter, self._stages = config, drafter, stages
         self.sent = self.right = 0
         """Rows of guesses that were sent, and those that came true."""
         self._times = times
@@ -103,7 +106,8 @@ class Speculation:
             return
         room = MAX_GUESSES - pending
         self._ask(sequence, min(self.config.draft_tokens or _LOOK_AHEAD, room), is_free=True)
-        if pending and len(sequence.guesses) == pending:
+        is_likely = pending and (self.config.draft_tokens or self._chances(sequence, pending)[-1] > _LIKELY)
+        if is_likely and len(sequence.guesses) == pending:
             self._ask(sequence, min(self.config.draft_tokens or pending, room))  # as many more as were worth it before
 
     def _wanted(self, sequence: Sequence, pace: Pace) -> int:
@@ -223,18 +227,22 @@ class Speculation:
         version, prices = self._priced.get(pace, (-1, (0.0, 0.0)))
         if version != self._times.version:
             plain, more = self._period_ms(pace, pace.rows), self._period_ms(pace, pace.rows + 1)
-            # Running ahead hides the way from the tail to the head and to the first stage, half of what links take.
-            idle = max(0.0, plain - pace.in_flight * self._times.answers_ms(pace.rows))
-            lost = min(idle, self._times.link_ms / 2) / max(plain, 1e-3)
+            lost = self._saved_ms(pace) / max(plain, 1e-3)
             prices = lost, pace.rows * (_WORTHWHILE * more / max(plain, 1e-3) - 1)
             self._priced[pace] = self._times.version, prices
         return prices
 
     def _plain_rate(self, pace: Pace) -> float:
-        return self._rate(pace, pace.rows, float(pace.rows))
+        """Of answers that run ahead."""
+        return pace.rows / max(self._period_ms(pace, pace.rows) - self._saved_ms(pace), 1e-3)
 
-    def _rate(self, pace: Pace, rows: int, expected: float, saved_ms: float = 0.0) -> float:
-        return expected / max(self._period_ms(pace, rows) - saved_ms, 1e-3)
+    def _saved_ms(self, pace: Pace) -> float:
+        """What running ahead saves: the tail's token goes to the first stage, not to the head and from there."""
+        idle = self._period_ms(pace, pace.rows) - pace.in_flight * self._times.answers_ms(pace.rows)
+        return min(max(0.0, idle), self._times.link_ms / (self._stages + 1))
+
+    def _rate(self, pace: Pace, rows: int, expected: float) -> float:
+        return expected / max(self._period_ms(pace, rows), 1e-3)
 
     def _period_ms(self, pace: Pace, rows: int) -> float:
         """Time in which each of the groups has its turn, if all are of so many rows."""

@@ -63,7 +63,7 @@ def speculation(
     **config: object,
 ) -> Speculation:
     settings = SpeculationConfig(**config)  # type: ignore[arg-type]
-    return Speculation(settings, drafter or Echo(), StepTimes(table, link_ms, stages))
+    return Speculation(settings, drafter or Echo(), StepTimes(table, link_ms, stages), stages)
 
 
 def sequence(name: str = "a", max_tokens: int = 1000) -> Sequence:
