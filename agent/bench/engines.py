@@ -65,24 +65,29 @@ def sources(given: Path, progress: Progress) -> tuple[Path, Path]:
         ConfigurationError: the GGUF that it was made of is not there.
     """
     if given.is_dir():
-        manifest = manifests.read(given)
-        for engine in NAMES:
-            manifest.spans_for(engine)
-        gguf = Path(str(manifest.source.get("path", "")))
-        if not gguf.is_file():
-            raise ConfigurationError(
-                f"the GGUF that the package was made of is not at {gguf}", where=str(given), hint="Give the GGUF."
-            )
-        return given, gguf
+        return given, _gguf_of(given)
     from exporters.export import export
 
     package = paths.cache_folder() / "packages" / f"{given.stem}-both"
     try:
-        if sources(package, progress)[1] == given.resolve():
+        if _gguf_of(package) == given.resolve():
             return package, given
     except (PackageError, ConfigurationError):
         pass  # none, or of another file
     return export(str(given), package, weights="keep", backend="both", force=True, progress=progress).package, given
+
+
+def _gguf_of(package: Path) -> Path:
+    """What a package of both backends was made of; raises as `sources`."""
+    manifest = manifests.read(package)
+    for engine in NAMES:
+        manifest.spans_for(engine)
+    gguf = Path(str(manifest.source.get("path", "")))
+    if not gguf.is_file():
+        raise ConfigurationError(
+            f"the GGUF that the package was made of is not at {gguf}", where=str(package), hint="Give the GGUF."
+        )
+    return gguf
 
 
 def run(package: Path, gguf: Path, effort: Effort, progress: Progress) -> Report:

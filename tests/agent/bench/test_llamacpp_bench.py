@@ -18,7 +18,7 @@ from agent.bench.sides import RATE, Effort
 from agent.cli.bench import app
 from pipeline.tokenizer import Tokenizer
 from shards import manifest as manifests
-from shards.errors import ConfigurationError, PackageError, StageError
+from shards.errors import ConfigurationError, ExportError, PackageError, StageError
 from shards.progress import silent
 
 
@@ -84,6 +84,8 @@ def test_a_package_or_a_gguf_is_taken(
     assert engines.sources(smollm2_llamacpp_package, silent) == given
     with pytest.raises(PackageError, match=r"no llama\.cpp backend"):
         engines.sources(smollm2_package, silent)
+    with pytest.raises(ExportError):  # what it makes of a GGUF that is not there
+        engines.sources(tmp_path / "none.gguf", silent)
     kept = tmp_path / "packages" / f"{smollm2_gguf.stem}-both"
     kept.mkdir(parents=True)
     manifest = manifests.read(smollm2_llamacpp_package)
