@@ -27,6 +27,9 @@ from shards.runtime import Mode, StageConfig
 
 _log = logging.getLogger(__name__)
 
+PATIENCE_MS = 200.0
+"""An answer waits at least so long for guesses that are being made."""
+
 STALL_SECONDS = 30.0
 """A step that takes longer than this is taken for lost, and the draft with it."""
 
@@ -90,6 +93,7 @@ class DraftModel:
         mode: Mode = "fast",
         tune: bool = True,
         cache: Path | None = None,
+        patience_ms: float = PATIENCE_MS,
         stall_seconds: float = STALL_SECONDS,
         progress: Progress = silent,
     ) -> Self:
@@ -104,6 +108,7 @@ class DraftModel:
             mode: How it computes; what it computes changes no answer.
             tune: In fast mode, measure what is fastest.
             cache: Folder for what tuning finds.
+            patience_ms: An answer waits at least so long for guesses that are being made.
             stall_seconds: A step that takes longer is taken for lost.
             progress: Told how loading goes.
 
@@ -132,6 +137,7 @@ class DraftModel:
         draft = cls(facts.name, chain, facts.context_length, vocabulary, stall_seconds=stall_seconds)
         try:
             draft._warm_up()
+            draft._session.least_patience_ms = patience_ms
         except BaseException:
             draft.close()
             raise

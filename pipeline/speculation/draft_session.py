@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field, replace
+from math import inf
 from statistics import median
 
 import numpy as np
@@ -18,8 +19,8 @@ _CATCH_UP = 96
 """Most rows that a text waits for; one that is further behind goes on without guesses until the draft has caught up.
 It is more than the tokens from one trial of a drafter that does not pay to the next."""
 
-_PATIENCE, _LEAST_PATIENCE_MS = 10, 200.0
-"""Guesses are given up that take so many times what they usually do, but at least so long."""
+_PATIENCE = 10
+"""Guesses are given up that take so many times what they usually do."""
 
 _WINDOW = 15
 """Times that count, the latest."""
@@ -115,6 +116,8 @@ class DraftSession:
         self._operations: list[Operation] = []
         self._in_flight: dict[int, tuple[_Part, ...]] = {}
         self._steps = self._opened = self._blocks = 0
+        self.least_patience_ms = inf
+        """Nobody gives up sooner."""
         self._is_late = False
         """Whether guesses have been given up, and no result has come since."""
         self._first_ms: deque[float] = deque(maxlen=_WINDOW)
@@ -153,7 +156,9 @@ class DraftSession:
         waiting = [text for text in self._texts.values() if text.is_awaited]
         if not waiting or self._is_late:
             return None
-        patience = max(_LEAST_PATIENCE_MS, _PATIENCE * max(self.cost_ms(text.goal - text.agreed) for text in waiting))
+        patience = max(
+            self.least_patience_ms, _PATIENCE * max(self.cost_ms(text.goal - text.agreed) for text in waiting)
+        )
         return max(0.0, patience - 1e3 * (now - min(text.since for text in waiting)))
 
     def give_up(self) -> None:

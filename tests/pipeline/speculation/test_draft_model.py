@@ -53,7 +53,8 @@ class Asker:
 
 
 def start(package: Path, **options: Any) -> DraftModel:
-    wanted: dict[str, Any] = {"kv_tokens": 1024, "max_rows": 64, "max_sequences": 8, "mode": "exact", **options}
+    wanted: dict[str, Any] = {"kv_tokens": 1024, "max_rows": 64, "max_sequences": 8, "mode": "exact"}
+    wanted |= {"patience_ms": float("inf")} | options  # the machine may be busy
     return DraftModel.start(package, wanted.pop("vocabulary", 10**6), **wanted)
 
 

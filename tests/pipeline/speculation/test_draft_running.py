@@ -32,6 +32,17 @@ PROMPTS = (
 NEW = 32
 
 
+@pytest.fixture
+def others() -> set[int]:
+    """Processes of this one that were there before the test: what other modules share lives on beside it."""
+    return {child.pid for child in psutil.Process().children()}
+
+
+def children(others: set[int]) -> list[psutil.Process]:
+    """Those that came since."""
+    return [child for child in psutil.Process().children() if child.pid not in others]
+
+
 def nothing(model: RunningModel) -> None:
     """No harm."""
 
@@ -71,7 +82,12 @@ def plain(smollm2_package: Path) -> dict[str, list[int]]:
     ("is_model", "draft_tokens", "asynchronous"), [(False, 4, True), (True, 4, False), (True, None, True)]
 )
 def test_the_text_is_the_same(
-    smollm2_package: Path, plain: dict[str, list[int]], is_model: bool, draft_tokens: int | None, asynchronous: bool
+    smollm2_package: Path,
+    plain: dict[str, list[int]],
+    is_model: bool,
+    draft_tokens: int | None,
+    asynchronous: bool,
+    others: set[int],
 ) -> None:
     draft = str(smollm2_package) if is_model else "ngram"
     wanted = options(draft=draft, draft_tokens=draft_tokens, asynchronous=asynchronous)
@@ -83,7 +99,7 @@ def test_the_text_is_the_same(
         assert 0 <= snapshot.scheduler.right_guesses <= snapshot.scheduler.sent_guesses
         if draft_tokens is not None:
             assert snapshot.scheduler.right_guesses > 0
-    assert not psutil.Process().children()
+    assert not children(others)
 
 
 def test_a_draft_of_fewer_layers_that_is_wrong_changes_nothing(tiny_chat_package: Path, tmp_path: Path) -> None:
@@ -97,10 +113,12 @@ def test_a_draft_of_fewer_layers_that_is_wrong_changes_nothing(tiny_chat_package
         assert counts.right_guesses < counts.sent_guesses
 
 
-def test_the_text_goes_on_when_its_draft_dies(smollm2_package: Path, plain: dict[str, list[int]]) -> None:
+def test_the_text_goes_on_when_its_draft_dies(
+    smollm2_package: Path, plain: dict[str, list[int]], others: set[int]
+) -> None:
     def kill(model: RunningModel) -> None:
         stages = {stage.pid for stage in model.chain.stages}
-        (draft,) = [child for child in psutil.Process().children() if child.pid not in stages]
+        (draft,) = [child for child in children(others) if child.pid not in stages]
         draft.kill()
 
     with RunningModel.open(smollm2_package, options(draft=str(smollm2_package), draft_tokens=4)) as model:
@@ -110,7 +128,7 @@ def test_the_text_goes_on_when_its_draft_dies(smollm2_package: Path, plain: dict
             drafter is not None and "process ended" in (drafter.off or "") and "n-gram goes on" in (drafter.off or "")
         )
         assert answers(model) == plain
-    assert not psutil.Process().children()
+    assert not children(others)
 
 
 def copied(package: Path, folder: Path) -> Path:
@@ -124,7 +142,9 @@ def copied(package: Path, folder: Path) -> Path:
 
 
 def test_a_draft_of_another_tokenizer_is_refused_before_anything_starts(
-    smollm2_package: Path, tiny_chat_package: Path
+    smollm2_package: Path,
+    tiny_chat_package: Path,
+    others: set[int],
 ) -> None:
     with pytest.raises(ConfigurationError) as raised:
         RunningModel.open(smollm2_package, options(draft=str(tiny_chat_package)))
@@ -132,7 +152,7 @@ def test_a_draft_of_another_tokenizer_is_refused_before_anything_starts(
         assert str(package) in str(raised.value)
         assert manifests.read(package).facts.name in str(raised.value)
     assert "token ids" in str(raised.value)
-    assert not psutil.Process().children()
+    assert not children(others)
 
 
 def test_tokenizers_of_other_files_and_the_same_vocabulary_suit(smollm2_package: Path, tmp_path: Path) -> None:
@@ -166,12 +186,13 @@ def test_what_is_no_draft_is_said_before_anything_starts(
     draft: str,
     kind: type[EdgeAgentError],
     said: str,
+    others: set[int],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     with pytest.raises(kind, match=said):
         RunningModel.open(smollm2_package, options(draft=draft))
-    assert not psutil.Process().children()
+    assert not children(others)
 
 
 def test_a_draft_that_does_not_load_is_done_without_where_that_is_wanted(smollm2_package: Path, tmp_path: Path) -> None:

@@ -233,6 +233,7 @@ def test_guesses_are_what_the_model_says_whatever_happens(seed: int) -> None:
 
 def test_guesses_that_take_too_long_are_given_up_until_a_result_comes() -> None:
     driven = Driven()
+    driven.session.least_patience_ms = 200.0
     assert driven.session.patience_ms(driven.now) is None  # nobody waits
     assert driven.guess([1, 2, 3]) is None
     patience = driven.session.patience_ms(driven.now)
