@@ -12,7 +12,7 @@ import sys
 
 import _environment
 
-_ON_ALL = ["-n", "auto", "--dist", "worksteal"]
+_ON_ALL = ["-n", "auto", "--dist", "worksteal", "--durations=25"]
 
 
 def main(arguments: list[str]) -> int:

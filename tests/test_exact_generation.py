@@ -32,9 +32,9 @@ WHOLE = 2
 """The number of stages that answers all prompts at full length; with --exhaustive, in a quarter of an hour, all do."""
 ALONE = (0, 6, 10)
 """Prompts that are also asked alone; all of them with --exhaustive."""
-SOME = (0, 3, 4, 5, 8, 9, 11, 13, 16, 19)
-"""Prompts for other numbers of stages: the edges, and chats; two more than are answered side by side."""
-SOME_ALONE = (0, 6)
+SOME = (0, 4, 5, 9, 13, 19)
+"""Prompts for other numbers of stages: the edges, and chats."""
+SOME_ALONE = (6,)
 SOME_TOKENS = 40
 """Their tokens: each sequence goes on into another block."""
 ENGINES: tuple[EngineName, ...] = ("openvino-paged", "openvino-stateful")

@@ -6,6 +6,7 @@ import ast
 import functools
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,9 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     loaded = set(done.stdout.rpartition("LOADED")[2].split())
     assert "typer" in loaded
     assert not loaded & HEAVY
+
+
+def test_no_two_test_modules_have_one_name() -> None:
+    """They are imported by it alone: the second would not be collected."""
+    names = Counter(path.name for path in (PROJECT / "tests").rglob("test_*.py"))
+    assert [name for name, times in names.items() if times > 1] == []
