@@ -176,7 +176,7 @@ def test_speculation_changes_no_token(
         more = {"draft_tokens": draft_tokens, "asynchronous": asynchronous, "engine": engine}
         copy = opened(smollm2_package, stages, drafter, **more)
         try:
-            for sampling, stops, expected in known:
+            for sampling, stops, expected in known if is_batched else known[:2]:
                 drafter.answers = dict(zip(prompts, (answer.tokens for answer in expected), strict=True))
                 for count in (1, 6 if is_batched else 3):
                     for got, wanted in zip(ask(copy, prompts[:count], sampling, stops), expected, strict=False):
