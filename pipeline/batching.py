@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from collections.abc import Sequence as Line
 from itertools import islice
 from typing import NamedTuple
 
@@ -23,6 +24,16 @@ class Rows(NamedTuple):
     rows: int
     is_unknown: bool = False
     """Whether it is the row of a token that is being sampled."""
+
+
+class Batch(NamedTuple):
+    """What a step is to be made of."""
+
+    rows: list[Rows]
+    """Perhaps none."""
+    shape: StepShape
+    follows: bool = False
+    """Whether they are guesses behind others."""
 
 
 class Batching:
@@ -52,63 +63,94 @@ class Batching:
     @property
     def pace(self) -> Pace | None:
         """Of the answers that are being written; None if there are none."""
-        decoding = len(self._room.running) - len(self._room.prefilling)
-        return self._pacing.pace(decoding) if decoding else None
+        return self._pacing.pace(decoding) if (decoding := self._decoding) else None
+
+    @property
+    def _decoding(self) -> int:
+        return len(self._room.running) - len(self._room.prefilling)
 
     @property
     def prompt_rows(self) -> int:
         """Most prompt rows beside a group of answers, as things stand."""
         return self._budget.bound(self.pace)
 
-    def next(self, flights: Collection[Flight], now: float) -> tuple[list[Rows], StepShape] | None:
-        """The rows of the next step (perhaps none) and its shape; None if enough is in flight."""
+    def next(self, flights: Collection[Flight], now: float) -> Batch | None:
+        """What the next step is made of; None if enough is in flight."""
         room, pace = self._room, self.pace
         is_ahead = self._config.runs_ahead and not room.prefilling
         full = self._budget.in_flight(flights) if room.prefilling else self._config.stages
         full = max(full, pace.in_flight if pace else 0) + is_ahead
-        if self._speculates_ahead:
-            full = max(full, self._pacing.filling)
-        if len(flights) >= full:
+        is_full = sum(not flight.has_guesses for flight in flights) >= full
+        if self._speculation is not None:
+            self._speculation.may_follow = not room.prefilling
+            self._speculation.answers = self._decoding
+        if self._speculation is not None and pace is not None:
+            # Steps of guesses behind others keep none of the rest waiting: they may be void.
+            if sum(not flight.follows for flight in flights) >= max(full, self._pacing.filling):
+                return self._followers(flights)
+        elif is_full:
             return None
         room.make_way(now)
         answers: list[Rows] = []
         prompts: list[Rows] = []
         if self._config.mixed:
             answers = self._answers(flights, is_ahead, now)
-            prompts = self._prompts(flights, sum(part.rows for part in answers), now)
+            prompts = [] if is_full else self._prompts(flights, sum(part.rows for part in answers), now)
         elif self._was_answers:  # in turns
-            prompts = self._prompts(flights, 0, now)
+            prompts = [] if is_full else self._prompts(flights, 0, now)
             answers = [] if prompts else self._answers(flights, is_ahead, now)
         else:
             answers = self._answers(flights, is_ahead, now)
-            prompts = [] if answers else self._prompts(flights, 0, now)
+            prompts = [] if answers or is_full else self._prompts(flights, 0, now)
         self._was_answers = bool(answers)
         for sequence, count, _ in prompts:
             room.charge(sequence, count)
         if room.waiting:  # else they are at nobody's cost
             for sequence, count, _ in answers:
                 room.charge(sequence, count)
-        return answers + prompts, _shape(sum(part.rows for part in answers), prompts)
+        if not answers and not prompts and (followers := self._followers(flights)) is not None:
+            return followers
+        if is_full and not answers:
+            return None
+        return Batch(answers + prompts, _shape(sum(part.rows for part in answers), prompts))
+
+    def _followers(self, flights: Collection[Flight]) -> Batch | None:
+        """A step of guesses behind others; None if there are none, or they fill the chain."""
+        speculation, pace = self._speculation, self.pace
+        if speculation is None or pace is None:
+            return None
+        if not (speculation.config.asynchronous and speculation.may_follow):
+            return None
+        under_way = {sent.sequence: None for flight in flights for sent in flight.parts if sent.is_sampled}
+        # Answers whose next row is yet to be sent keep their place.
+        others = sum(sequence not in under_way for sequence in self._room.running)
+        if len(flights) + others >= self._pacing.filling:
+            return None
+        rows = self._guessed_ahead(speculation, list(under_way), pace)
+        return Batch(rows, _shape(sum(part.rows for part in rows), []), follows=True) if rows else None
 
     def _answers(self, flights: Collection[Flight], is_ahead: bool, now: float) -> list[Rows]:
         """One row of each of the sequences that have been ready longest; then of the oldest group in flight, ahead."""
         pace = self.pace
-        groups = sum(flight.has_answers for flight in flights)
+        groups = sum(flight.has_answers and not flight.has_guesses for flight in flights)
         if pace is None:
             return []
         limit = min(pace.rows, self._config.token_budget)
         batch: list[Rows] = []
-        if groups < pace.in_flight + is_ahead:
-            batch = self._ready(pace, limit, now)
+        full = pace.in_flight + is_ahead
+        if groups < full or self._speculation is not None:
+            # Who has waited for guesses, or brought several, is not back with the others: groups fall apart.
+            batch = self._ready(pace, limit, now, only_guessed=groups >= full)
             if self._speculation is not None and batch:
-                batch = self._guessed(self._speculation, batch, pace)
-            if is_ahead and (not batch or groups >= pace.in_flight):
-                batch += self._ahead(flights, pace, limit - len(batch))
-        if not batch and self._speculates_ahead and groups < self._pacing.filling:
-            batch = self._guessed_ahead(flights, limit)
+                others = [flight.shape.answers for flight in flights if flight.has_answers and not flight.follows]
+                batch = self._guessed(self._speculation, batch, pace, others)
+        if any(flight.has_guesses for flight in flights) and self._pacing.is_far:
+            return batch  # a row that waits at the first stage holds up those behind it, here for long
+        if is_ahead and groups < full and len(batch) < limit and (not batch or groups >= pace.in_flight):
+            batch += self._ahead(flights, pace, limit - len(batch))
         return batch
 
-    def _ready(self, pace: Pace, limit: int, now: float) -> list[Rows]:
+    def _ready(self, pace: Pace, limit: int, now: float, only_guessed: bool) -> list[Rows]:
         ready, room = self._room.ready, self._room
         batch: list[Rows] = []
         waits: set[Sequence] = set()
@@ -118,35 +160,36 @@ class Batching:
             for sequence in sorted(candidates, key=lambda sequence: sequence.precedence):
                 if sequence not in ready:
                     continue
-                if self._speculation is not None and not self._speculation.prepare(sequence, pace):
+                is_waiting = self._speculation is not None and not self._speculation.prepare(sequence, pace)
+                if is_waiting or (only_guessed and not sequence.guesses):
                     waits.add(sequence)
                 elif room.make_room(sequence, now):
                     del ready[sequence]
                     batch.append(Rows(sequence, 1))
         return batch
 
-    def _guessed(self, speculation: Speculation, batch: list[Rows], pace: Pace) -> list[Rows]:
+    def _guessed(self, speculation: Speculation, batch: list[Rows], pace: Pace, others: Line[int]) -> list[Rows]:
         """The batch with rows of guesses, as far as there is room for them; nobody has to stop for one."""
         group = [sequence for sequence, _, _ in batch]
-        widths = speculation.widths(group, pace, self._config.token_budget - len(batch))
+        widths = speculation.widths(group, pace, self._config.token_budget - len(batch), others)
         return [
             Rows(sequence, 1 + self._fitting(sequence, width)) for sequence, width in zip(group, widths, strict=True)
         ]
 
-    def _guessed_ahead(self, flights: Collection[Flight], limit: int) -> list[Rows]:
+    def _guessed_ahead(self, speculation: Speculation, under_way: Line[Sequence], pace: Pace) -> list[Rows]:
         """Rows of guesses behind others that are still being verified.
 
         None follow a row that ran ahead: the tail would go by the token it samples there, the head by the guess of the
         token before, and they would not agree on which rows are void.
         """
-        assert self._speculation is not None
         batch: list[Rows] = []
         room = self._config.token_budget
-        for sequence in {sent.sequence: None for flight in flights for sent in flight.parts if sent.is_sampled}:
+        limit = min(pace.rows, room)
+        for sequence in under_way:
             if len(batch) == limit or sequence not in self._room.running or sequence.unsent > 0 or sequence.is_ahead:
                 continue
-            self._speculation.extend(sequence)
-            width = self._fitting(sequence, self._speculation.width_ahead(sequence, room))
+            speculation.extend(sequence, pace)
+            width = self._fitting(sequence, speculation.width_ahead(sequence, room))
             if width:
                 batch.append(Rows(sequence, width))
                 room -= width
@@ -160,10 +203,6 @@ class Batching:
             rows -= 1
         return max(rows, 0)
 
-    @property
-    def _speculates_ahead(self) -> bool:
-        return self._speculation is not None and self._speculation.config.asynchronous and not self._room.prefilling
-
     def _ahead(self, flights: Collection[Flight], pace: Pace, limit: int) -> list[Rows]:
         """Rows of tokens that are being sampled, unless guesses are to follow these.
 
@@ -172,17 +211,18 @@ class Batching:
         speculation = self._speculation
         batch: list[Rows] = []
         for flight in flights:
-            for sequence in (sent.sequence for sent in flight.parts if sent.is_sampled):
+            group = [sent.sequence for sent in flight.parts if sent.is_sampled]
+            group = [sequence for sequence in group if sequence in self._room.running and sequence.can_run_ahead]
+            if speculation is not None:
+                group = [sequence for sequence in group if speculation.prepare(sequence, pace)]
+                if speculation.holds(group, pace):
+                    continue
+            for sequence in group[:limit]:
                 length = sequence.sent + 1
-                if len(batch) == limit:
-                    return batch
-                wanted = sequence in self._room.running and sequence.can_run_ahead
-                if wanted and speculation is not None:
-                    wanted = speculation.prepare(sequence, pace) and not speculation.holds(sequence, pace)
-                if wanted and length < self._config.context_length and self._room.cache.grow(sequence.id, length):
+                if length < self._config.context_length and self._room.cache.grow(sequence.id, length):
                     batch.append(Rows(sequence, 1, is_unknown=True))
             if batch:
-                return batch
+                break
         return batch
 
     def _prompts(self, flights: Collection[Flight], answers: int, now: float) -> list[Rows]:

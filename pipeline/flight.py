@@ -32,3 +32,7 @@ class Flight:
     shape: StepShape
     time: float
     """When it was sent, in seconds."""
+    has_guesses: bool = False
+    """Whether there are guesses in it."""
+    follows: bool = False
+    """Whether all its rows are guesses, behind others that were being verified."""

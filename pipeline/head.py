@@ -20,7 +20,6 @@ from pipeline.link import Receiver, Sender
 from pipeline.messages import Failed, Finished, Request, RequestEvent, StepResult, Usage
 from pipeline.scheduler import Scheduler
 from pipeline.snapshots import HeadSnapshot, StepSnapshot
-from pipeline.speculation.drafter import Drafter
 from pipeline.wire import Frame, Limits
 from shards.errors import EdgeAgentError, RequestError, StageError, WireError
 
@@ -70,16 +69,9 @@ class Head:
     Finished or Failed event.
     """
 
-    def __init__(
-        self,
-        chain: Chain,
-        scheduler: Scheduler,
-        drafter: Drafter | None = None,
-        *,
-        stall_seconds: float = STALL_SECONDS,
-    ) -> None:
+    def __init__(self, chain: Chain, scheduler: Scheduler, *, stall_seconds: float = STALL_SECONDS) -> None:
         self._chain, self._scheduler, self._stall_seconds = chain, scheduler, stall_seconds
-        self._drafter = drafter
+        self._drafter = drafter = scheduler.drafter
         self._listeners: dict[str, Listener] = {}
         self._commands: deque[Callable[[], Iterable[RequestEvent]]] = deque()
         self._bell = Bell()

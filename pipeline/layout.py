@@ -10,9 +10,11 @@ from typing import Self
 import psutil
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from pipeline.chain_times import ChainTimes
 from pipeline.measuring import cost_profile
 from pipeline.scheduler_config import SchedulerConfig
 from pipeline.speculation.draft_choice import NONE
+from pipeline.speculation.draft_run import PATIENCE_MS, DraftRun
 from pipeline.speculation.drafter import MAX_GUESSES
 from shards.balance import Costs, balance
 from shards.edges import Edge, layers_between
@@ -62,6 +64,9 @@ class RunOptions(BaseModel):
     draft_tokens: int | None = Field(
         None, ge=1, le=MAX_GUESSES, description="guesses checked in a step, of each answer; None: as many as pay"
     )
+    draft_patience_ms: float = Field(
+        PATIENCE_MS, gt=0, description="an answer waits at least so long for guesses of a draft model"
+    )
     asynchronous: bool = Field(True, description="whether guesses are sent behind others that are not confirmed yet")
     capture: bool = Field(False, description="whether the tail can send hidden states to who records them")
     tune: bool = Field(True, description="in fast mode, measure what is fastest on this machine at load")
@@ -72,13 +77,24 @@ class RunOptions(BaseModel):
         kv_precision(self.mode, self.kv_precision)
         return self
 
+    def draft_run(self, cache: Path) -> DraftRun:
+        """How a draft model runs beside this one."""
+        return DraftRun(
+            self.kv_tokens,
+            self.token_budget,
+            self.max_sequences,
+            tune=self.tune,
+            cache=cache,
+            patience_ms=self.draft_patience_ms,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The stages, and the (rows, milliseconds) table of the slowest one where that is known."""
+    """The stages, and what is known of their times."""
 
     stages: tuple[StageConfig, ...]
-    step_times: tuple[tuple[int, float], ...] | None
+    times: ChainTimes
 
 
 def lay_out(package: Path, manifest: Manifest, options: RunOptions, cache: Path, progress: Progress) -> Layout:
@@ -120,7 +136,7 @@ def lay_out(package: Path, manifest: Manifest, options: RunOptions, cache: Path,
     )
     if options.capture:
         stages = (*stages[:-1], stages[-1].model_copy(update={"capture": True}))
-    return Layout(stages, profile.step_times(edges) if profile else None)
+    return Layout(stages, ChainTimes(profile.step_times(edges) if profile else None))
 
 
 def _threads(options: RunOptions, stages: int) -> int | None:

@@ -49,7 +49,12 @@ class Pacing:
     def filling(self) -> int:
         """Steps of one answer that fill the whole way round."""
         step = self._times.answers_ms(1)
-        return self._stages if step <= 0 else self._stages + ceil(self._times.link_ms / step)
+        return self._stages if step <= 0 else self._stages + round(self._times.link_ms / step)
+
+    @property
+    def is_far(self) -> bool:
+        """Whether a step of one answer is longer on the links than in a stage."""
+        return self._times.link_ms > self._times.answers_ms(1) > 0
 
     def _choose(self, users: int, former: Pace | None) -> Pace:
         usual = Pace(self._stages, -(-users // self._stages))
@@ -68,5 +73,4 @@ class Pacing:
 
     def _period_ms(self, pace: Pace) -> float:
         """Time in which every user gets one token."""
-        step = self._times.answers_ms(pace.rows)
-        return max(pace.in_flight * step, self._times.depth * step + self._times.link_ms)
+        return self._times.round_ms(pace.in_flight, pace.rows)

@@ -39,9 +39,7 @@ class Room:
         """Had to stop for room; they go before all that wait. Oldest first."""
         self.paused: list[Sequence] = []
         """Batch requests that had to stop; they go before batch requests that wait. Oldest first."""
-        self.cache = PrefixCache(
-            config.kv_tokens // config.block, config.block, config.prefix_cache, config.kept_sequences
-        )
+        self.cache = self._empty_cache()
         self.prompt_tokens = self.cached_tokens = self.preemptions = self.lookups = self.hits = 0
         """Counters, see `SchedulerSnapshot`."""
         self._waiting = AdmissionQueue(config.ageing)
@@ -76,10 +74,12 @@ class Room:
     def clear_cache(self) -> None:
         """The stages hold nothing any more."""
         evicted = self.cache.evicted
-        self.cache = PrefixCache(
-            self.cache.capacity, self._config.block, self._config.prefix_cache, self._config.kept_sequences
-        )
+        self.cache = self._empty_cache()
         self.cache.evicted = evicted
+
+    def _empty_cache(self) -> PrefixCache:
+        config = self._config
+        return PrefixCache(config.kv_tokens // config.block, config.block, config.prefix_cache, config.kept_sequences)
 
     def charge(self, sequence: Sequence, rows: int) -> None:
         """Count rows that are run for a client."""

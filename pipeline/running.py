@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Self
 
 from pipeline.chain import Chain
+from pipeline.chain_times import ChainTimes
 from pipeline.head import Head
 from pipeline.layout import RunOptions, lay_out
 from pipeline.messages import Failed, Finished, Request, RequestEvent, Sampling
@@ -35,8 +36,7 @@ def scheduler_config(
     chain: Chain,
     context_length: int,
     options: RunOptions,
-    step_times: tuple[tuple[int, float], ...] | None,
-    link_ms: float = 0.0,
+    times: ChainTimes,
 ) -> SchedulerConfig:
     """What the scheduler of a chain is told."""
     return SchedulerConfig(
@@ -45,8 +45,9 @@ def scheduler_config(
         context_length=context_length,
         stages=len(chain.stages),
         runs_ahead=True,
-        step_times=step_times,
-        link_ms=link_ms,
+        step_times=times.table,
+        link_ms=times.link_ms,
+        detour_ms=times.detour_ms,
         token_budget=options.token_budget,
         target_tbt_ms=options.target_tbt_ms,
         max_sequences=options.max_sequences,
@@ -70,14 +71,13 @@ class Copy:
         chain: Chain,
         context_length: int,
         options: RunOptions,
-        step_times: tuple[tuple[int, float], ...] | None,
-        link_ms: float = 0.0,
+        times: ChainTimes,
         drafter: Drafter | None = None,
     ) -> Self:
         """Give a chain its head; chain and drafter are the copy's from here on, and are closed if that fails."""
         try:
-            scheduler = Scheduler(scheduler_config(chain, context_length, options, step_times, link_ms), drafter)
-            return cls(chain, Head(chain, scheduler, drafter))
+            scheduler = Scheduler(scheduler_config(chain, context_length, options, times), drafter)
+            return cls(chain, Head(chain, scheduler))
         except BaseException:
             if drafter is not None:
                 drafter.close()
@@ -138,14 +138,7 @@ class RunningModel:
         choice = DraftChoice.of(options.draft, package, manifest, tokenizer)
         with ExitStack() as stack, ExitStack() as undo:
             cache = options.cache or Path(stack.enter_context(TemporaryDirectory(prefix="edge-agent-")))
-            drafter = choice.open(
-                kv_tokens=options.kv_tokens,
-                max_rows=options.token_budget,
-                max_sequences=options.max_sequences,
-                tune=options.tune,
-                cache=cache,
-                progress=progress,
-            )
+            drafter = choice.open(options.draft_run(cache), progress)
             if drafter is not None:
                 undo.callback(drafter.close)
             layout = lay_out(package, manifest, options, cache, progress)
@@ -158,7 +151,7 @@ class RunningModel:
             )
             undo.pop_all()
         context = manifest.facts.context_length
-        return cls(manifest, tokenizer, Copy.start(chain, context, options, layout.step_times, drafter=drafter))
+        return cls(manifest, tokenizer, Copy.start(chain, context, options, layout.times, drafter))
 
     def close(self) -> None:
         """Cancel what runs and end every process."""

@@ -48,13 +48,11 @@ class Scheduler:
     """
 
     def __init__(self, config: SchedulerConfig, drafter: Drafter | None = None) -> None:
-        self.config = config
-        self._times = StepTimes(config.step_times, config.link_ms, config.stages)
+        self.config, self.drafter = config, drafter
+        self._times = StepTimes(config.step_times, config.link_ms, config.stages, config.detour_ms)
         self._room = Room(config, self._times)
         self._budget = PromptBudget(config, self._times)
-        self._speculation = (
-            None if drafter is None else Speculation(config.speculation, drafter, self._times, config.stages)
-        )
+        self._speculation = None if drafter is None else Speculation(config.speculation, drafter, self._times)
         pacing = Pacing(config.stages, self._times)
         self._batching = Batching(config, self._room, pacing, self._budget, self._speculation)
         self._cancelled: dict[int, int] = {}
@@ -115,14 +113,14 @@ class Scheduler:
         if batch is None:
             return None
         operations = self._room.cache.take_operations()
-        if not batch[0] and not operations:
+        if not batch.rows and not operations:
             return None
         rows: list[SequenceRows] = []
         tokens: list[int] = []
         sent: list[Sent] = []
         verifies: list[Verify] = []
         is_sampled = False
-        for sequence, count, is_unknown in batch[0]:
+        for sequence, count, is_unknown in batch.rows:
             past, known = sequence.sent, len(sequence.tokens)
             read, has_guesses = sequence.send(count, is_unknown)
             sample = max(0, past + count - max(past, known - 1))
@@ -138,7 +136,7 @@ class Scheduler:
         step = Step(
             self._steps, operations, tuple(rows), np.array(tokens, np.int32), self.config.runs_ahead, tuple(verifies)
         )
-        self._in_flight[step.number] = Flight(sent, is_sampled, batch[1], now)
+        self._in_flight[step.number] = Flight(sent, is_sampled, batch.shape, now, bool(verifies), batch.follows)
         self._steps += 1
         self._rows += len(tokens)
         return step
@@ -152,11 +150,12 @@ class Scheduler:
         for token in result.tokens:
             tokens[token.sequence].append(token)
         if result.error is None and flight.parts:
-            if all(
-                sent.id in tokens for sent in flight.parts if sent.is_sampled
-            ):  # else rows that were void are missing
+            is_whole = all(sent.id in tokens for sent in flight.parts if sent.is_sampled)
+            if is_whole:  # else rows that were void have been left out
                 self._times.observe(flight.shape, result.timings, 1e3 * (now - flight.time))
             self._budget.learn(flight, result.timings)
+        if self._speculation is not None and result.tokens:
+            self._speculation.note(now, len(result.tokens))
         events: list[RequestEvent] = []
         for sent in flight.parts:
             sequence = sent.sequence

@@ -32,6 +32,8 @@ class SchedulerConfig:
     """Measured (rows, milliseconds) of the slowest stage, where `StepTimes` begins."""
     link_ms: float = 0.0
     """What a step spends outside the stages on its way round; where it begins, too."""
+    detour_ms: float | None = None
+    """See `ChainTimes`."""
     target_tbt_ms: float | None = 150.0
     """Wanted longest time between two tokens of an answer while prompts are worked on; None: only the budget counts."""
     mixed: bool = True

@@ -34,6 +34,10 @@ class Sequence:
     """Tokens that may follow; their rows may have been sent."""
     kind: str = ""
     """What the first of them rests on."""
+    passed_over: tuple[str, int, int] | None = None
+    """The latest guess that was not taken: what it rests on, its position and its token."""
+    silence: int = -1
+    """Tokens of the text, with its guesses, when the drafter had no other."""
     depth: int = 0
     """How many tokens have been confirmed of the guess that the first of `guesses` belongs to."""
     branch: int = 0

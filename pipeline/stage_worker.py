@@ -7,7 +7,6 @@ frames while the engine computes; on the tail a third sends the results, so that
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from time import perf_counter
 from typing import Protocol
 
@@ -89,7 +88,7 @@ class StageWorker:
         self.echo: Sender | None = None
         """On the tail of several stages: where results go besides the head."""
         self.capture: TailCapture | None = None
-        """On a tail that was loaded to capture."""
+        """On a tail: adds hidden states to its tokens, if it was loaded to and somebody records."""
         self._latest = latest
         self._runtime, self._sampler, self._receiver, self._sender = runtime, sampler, receiver, sender
         self._limits, self._sends = limits, sends
@@ -111,12 +110,16 @@ class StageWorker:
         try:
             while (item := self._inbox.take()) is not None:
                 frame, arrived = item
+                begun = self._latest is not None and not frame.verifies
+                error = self._begin(frame) if begun else None  # while its tokens are still on their way
                 if self._latest is not None:
                     frame = self._latest.fill(frame)
                 taken = perf_counter()
                 if frame.verifies:
                     frame = self._without_void(frame)
-                outcome, error = self._compute(frame)
+                if not begun:
+                    error = self._begin(frame)
+                outcome, error = self._compute(frame, error)
                 computed = perf_counter()
                 timing = StageTiming(
                     wait=1e6 * (taken - sent),
@@ -139,14 +142,25 @@ class StageWorker:
             if self._latest is not None:
                 self._latest.close()
 
-    def _compute(self, frame: Frame) -> tuple[NDArray[np.float32] | tuple[Token, ...] | None, str | None]:
-        """Apply the operations and run the rows: hidden states or tokens, and the first error there was."""
+    def _begin(self, frame: Frame) -> str | None:
+        """Apply the operations, and have the engine prepare for the rows; gives the first error there was."""
         error = frame.error
         for operation in frame.operations:  # even after an error: later steps count on them
             try:
                 self._apply(operation)
             except EdgeAgentError as problem:
                 error = error or f"{self._name}: {problem}"
+        if error is None and frame.rows:
+            try:
+                self._runtime.prepare(frame.rows)
+            except EdgeAgentError as problem:
+                return f"{self._name}: {problem}"
+        return error
+
+    def _compute(
+        self, frame: Frame, error: str | None
+    ) -> tuple[NDArray[np.float32] | tuple[Token, ...] | None, str | None]:
+        """Run the rows, if there was no error yet: hidden states or tokens, or an error."""
         if error is not None or not frame.rows:
             return None, error
         try:
@@ -194,10 +208,10 @@ class StageWorker:
         timings = (*frame.timings, timing)
         if self._outbox is None:
             if isinstance(outcome, np.ndarray):
-                onward = replace(frame, x=outcome, timings=timings)
+                x, rows, verifies = outcome, frame.rows, frame.verifies
             else:
-                nothing = np.empty((0, self._limits.hidden_size), np.float32)
-                onward = Frame(frame.number, frame.operations, (), nothing, timings, error, frame.echo)
+                x, rows, verifies = np.empty((0, self._limits.hidden_size), np.float32), (), ()
+            onward = Frame(frame.number, frame.operations, rows, x, timings, error, frame.echo, verifies)
             self._sender.send(wire.encode(onward, self._limits.epoch, self._sends))
             return
         result = StepResult(frame.number, outcome if isinstance(outcome, tuple) else (), timings, error)

@@ -71,10 +71,14 @@ class StepTimes:
         table: Measured before, or None.
         link_ms: What a step spends outside the stages on its way round.
         stages: Of the chain.
+        detour_ms: See `ChainTimes`.
     """
 
-    def __init__(self, table: StepTable | None = None, link_ms: float = 0.0, stages: int = 1) -> None:
+    def __init__(
+        self, table: StepTable | None = None, link_ms: float = 0.0, stages: int = 1, detour_ms: float | None = None
+    ) -> None:
         self.version = 0
+        self._stages, self._detour_ms = stages, detour_ms
         self.link_ms = link_ms
         """What a step spends outside the stages on its way round: links and head."""
         self.depth = float(stages)
@@ -92,6 +96,20 @@ class StepTimes:
     def table(self) -> tuple[tuple[int, float], ...]:
         """(rows, milliseconds) of answer rows, as they are known; empty before anything is."""
         return tuple(self._points)
+
+    @property
+    def detour_ms(self) -> float:
+        """What a token's way by the head to the first stage takes longer than the tail's word to that stage."""
+        return self.link_ms / (self._stages + 1) if self._detour_ms is None else self._detour_ms
+
+    def way_ms(self, step: float) -> float:
+        """A step's way round, if it takes so long on the slowest stage and nobody is before it."""
+        return self.depth * step + self.link_ms
+
+    def round_ms(self, in_flight: int, rows: int) -> float:
+        """Time until each of so many steps of answers is back, if they leave one after the other."""
+        step = self.answers_ms(rows)
+        return max(in_flight * step, self.way_ms(step))
 
     def answers_ms(self, rows: int) -> float:
         """A step of so many answer rows, linear between and beyond the known points; 0 before anything is known."""

@@ -54,6 +54,7 @@ _MAX_ERROR = 2000
 """Characters of an error's text; longer ones are cut by the sender."""
 
 _MAX_HEADER = 16 * 2**20
+_PACKER_BYTES = 4096
 _MAX_NUMBER = 2**63 - 1
 
 
@@ -120,7 +121,7 @@ def encode(frame: Frame, epoch: int, kind: PayloadKind) -> list[bytes | memoryvi
     operations = [_packed_operation(operation) for operation in frame.operations]
     header = [PROTOCOL, epoch, frame.number, operations, rows, kind, frame.x.shape]
     verifies = [(v.sequence, v.branch, np.array(v.tokens, "<i4").tobytes()) for v in frame.verifies]
-    return [msgpack.packb([*header, *_packed_end(frame), frame.echo, verifies]), payload.encode(kind, frame.x)]
+    return [_packed([*header, *_packed_end(frame), frame.echo, verifies]), payload.encode(kind, frame.x)]
 
 
 def decode(parts: Sequence[bytes], limits: Limits) -> Frame:
@@ -170,7 +171,7 @@ def decode(parts: Sequence[bytes], limits: Limits) -> Frame:
 def encode_result(result: StepResult, epoch: int) -> list[bytes | memoryview]:
     """The parts of a result frame: one, and another where every token has its hidden state."""
     tokens = [(t.sequence, t.position, t.token, t.logprob, t.top) for t in result.tokens]
-    header = msgpack.packb([PROTOCOL, epoch, result.number, tokens, *_packed_end(result)])
+    header = _packed([PROTOCOL, epoch, result.number, tokens, *_packed_end(result)])
     hidden = [t.hidden for t in result.tokens if t.hidden is not None]
     if not hidden or len(hidden) != len(tokens):
         return [header]
@@ -210,6 +211,12 @@ def check_sampling(sampling: Sampling, limits: Limits) -> None:
 
 
 # Writing. Long lists of numbers (history, logit bias) are raw little-endian bytes: small, and quick to check.
+
+
+def _packed(header: list[Any]) -> bytes:
+    # the packer begins with so much memory: by default more than an allocator has at hand
+    packed: bytes = msgpack.packb(header, buf_size=_PACKER_BYTES)
+    return packed
 
 
 def _packed_end(frame: Frame | StepResult) -> tuple[list[tuple[float, float, float, float]], str | None]:

@@ -164,20 +164,7 @@ def facts_of(
             where="kv_precision",
             hint="Ask for that, or use another device or engine.",
         )
-    return RuntimeFacts(
-        engine=config.engine,
-        device=config.device,
-        first_layer=config.first_layer,
-        end_layer=config.end_layer,
-        begins_after_attention=config.begins_after_attention,
-        ends_after_attention=config.ends_after_attention,
-        depth=model.layers,
-        hidden_size=model.hidden_size,
-        vocabulary=model.vocabulary,
-        block=block,
-        kv_tokens=block * blocks,
-        properties=found,
-    )
+    return RuntimeFacts.of(config, model, block=block, blocks=blocks, properties=found)
 
 
 def check_memory(device: str, needed: int, kv_tokens: int) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import openvino as ov
+from numpy.typing import NDArray
 
 from shards.errors import StageError
-from shards.runtime import Batch, RuntimeFacts
+from shards.runtime import Batch, RuntimeFacts, SequenceRows
 
 
 class InputBuffer:
@@ -30,6 +32,17 @@ class InputBuffer:
             self._data = self._tensor.data
         self._data[...] = values
 
+    def write_first(self, values: NDArray[Any], rows: int) -> None:
+        """Take `values` as the first of so many rows; the others are zeros."""
+        shape = (rows, *values.shape[1:])
+        if len(values) == rows:
+            self.write(values, shape)
+            return
+        if shape != self._data.shape:
+            self.write(0, shape)
+        self._data[: len(values)] = values
+        self._data[len(values) :] = 0
+
 
 def check_rows(batch: Batch, facts: RuntimeFacts) -> None:
     """Raise a StageError unless the rows of a batch are what its sequences and the stage call for."""
@@ -37,8 +50,12 @@ def check_rows(batch: Batch, facts: RuntimeFacts) -> None:
     shape = (expected,) if facts.is_first else (expected, facts.hidden_size)
     if batch.x.shape != shape:
         raise StageError(f"the batch has rows of shape {list(batch.x.shape)}, its sequences call for {list(shape)}")
-    for rows in batch.sequences:
-        if not 0 <= rows.sample <= rows.count:
-            raise StageError(f"{rows.sample} of {rows.count} rows were asked for", where=f"sequence {rows.sequence}")
     if facts.is_first and expected and batch.x.view(np.uint64).max() >= facts.vocabulary:  # a negative one is huge
         raise StageError(f"a token id is outside the vocabulary of {facts.vocabulary}")
+
+
+def check_counts(sequences: Sequence[SequenceRows]) -> None:
+    """Raise a StageError if more rows of a sequence are wanted than it has."""
+    for rows in sequences:
+        if not 0 <= rows.sample <= rows.count:
+            raise StageError(f"{rows.sample} of {rows.count} rows were asked for", where=f"sequence {rows.sequence}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from shards.edges import Edge, begin_of, end_of
 from shards.errors import PackageError
 from shards.manifest import GRAPH, WEIGHTS
+from shards.priority import step_back
 from shards.progress import Progress, silent
 from shards.runtime import StageConfig, StageRuntime
 from shards.store import PackageStore
@@ -40,6 +41,8 @@ def load_stage(config: StageConfig, progress: Progress = silent, cache: Path | N
         StageError: the device is unknown, or refuses the stage.
         CapacityError: there is no memory for the KV cache.
     """
+    if config.background:
+        step_back()
     store = PackageStore(config.package)
     store.verify(store.pieces_of_stage(config.first_layer, config.end_layer, config.engine), progress)
     if config.engine == "llamacpp":

@@ -7,22 +7,27 @@ vLLM: Kwon et al., 2023, arXiv:2309.06180), so a rollback is a smaller `past_len
 from __future__ import annotations
 
 from array import array
+from time import perf_counter
 
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
 from shards.blocks import BlockTable
-from shards.device import Properties, cache_tensor, check_memory, compile_stage, facts_of, reason
-from shards.edges import layer_words
-from shards.errors import StageError
+from shards.device import Properties, cache_tensor, check_memory, compile_stage, facts_of
 from shards.graph import block_tokens, cache_ports, find_layers, is_tail, make_paged, output_hidden_rows
-from shards.inputs import InputBuffer, check_rows
+from shards.inputs import InputBuffer
 from shards.manifest import ModelFacts
-from shards.runtime import Batch, RuntimeFacts, StageConfig
+from shards.prepared_steps import PreparedSteps
+from shards.row_shapes import RowShapes
+from shards.runtime import Batch, SequenceRows, StageConfig, wanted_rows
+
+_ADDED = -1
+"""The sequence of rows that fill a step up."""
+_TRIED_ROWS = (1, 1, 8, 8, 1, 8)
 
 
-class PagedStage:
+class PagedStage(PreparedSteps):
     """A StageRuntime over PagedAttention. `stage` is a cut graph; it is transformed in place.
 
     Raises:
@@ -43,13 +48,17 @@ class PagedStage:
         caches = cache_ports(compiled)
         block = block_tokens(caches)
         blocks = -(-config.kv_tokens // block)
+        # in exact mode what is computed depends on what is asked for alone, and not on how long anything took
+        self._shapes = RowShapes() if config.mode == "fast" and config.device == "CPU" else None
+        self._added_block, spare = blocks, int(self._shapes is not None)
+        """Keys and values of added rows go there."""
         self._facts = facts_of(config, model, compiled, block, blocks, caches[0].element_type)
-        check_memory(config.device, blocks * sum(port.block_bytes for port in caches), self._facts.kv_tokens)
+        check_memory(config.device, (blocks + spare) * sum(port.block_bytes for port in caches), self._facts.kv_tokens)
         self._table = BlockTable(blocks, block)
         self._request = compiled.create_infer_request()
         # kept: the request does not keep a tensor's memory alive
         self._caches = {
-            port.name: cache_tensor(core, config.device, port.element_type, (blocks, *port.block_shape))
+            port.name: cache_tensor(core, config.device, port.element_type, (blocks + spare, *port.block_shape))
             for port in caches
         }
         for name, tensor in self._caches.items():
@@ -65,25 +74,12 @@ class PagedStage:
         self._captures = captured is not None
         self.hidden_rows = np.empty((0, self._facts.hidden_size), np.float32)
         """On a tail that captures: hidden states of the last step's wanted rows, valid until the next step."""
-
-    @property
-    def facts(self) -> RuntimeFacts:
-        """What the stage is."""
-        return self._facts
-
-    def step(self, batch: Batch) -> NDArray[np.float32]:
-        """Run one ragged step; see StageRuntime."""
-        check_rows(batch, self._facts)
-        self._table.extend(batch.sequences)
-        try:
-            return self._infer(batch)
-        except RuntimeError as error:
-            for rows in batch.sequences:
-                self._table.rollback(rows.sequence, rows.past)
-            raise StageError(
-                f"{self._facts.device} failed in a step of {len(batch.x)} rows: {reason(error)}",
-                where=f"layers {layer_words(self._facts)}",
-            ) from error
+        self._shape: tuple[tuple[int, int], ...] | None = None
+        """Rows of each sequence, and those of them that are wanted, as they are written now."""
+        self._counts = self._places = np.empty(0, np.int32)
+        self._wanted = self._total = 0
+        if self._shapes is not None:
+            self._try_shapes()
 
     def fork(self, source: int, target: int, length: int) -> None:
         """Open `target` with the first `length` tokens of `source`; they share the blocks."""
@@ -99,38 +95,78 @@ class PagedStage:
         del self._request
         self._caches.clear()
 
-    def _infer(self, batch: Batch) -> NDArray[np.float32]:
-        active = [rows for rows in batch.sequences if rows.count]
-        if not active:
-            self.hidden_rows = self.hidden_rows[:0]
-            return self._nothing
-        past = np.array([rows.past for rows in active], np.int32)
-        count = np.array([rows.count for rows in active], np.int32)
-        begins = np.zeros(len(active) + 1, np.int32)
-        np.cumsum(count, out=begins[1:])
-        total = int(begins[-1])
-        blocks, block_begins = array("i"), array("i", [0])
-        for rows in active:
-            blocks.extend(self._table.blocks(rows.sequence))
-            block_begins.append(len(blocks))
-        positions = np.arange(total, dtype=np.int32) + np.repeat(past - begins[:-1], count)
+    def _lay_out(self, sequences: tuple[SequenceRows, ...]) -> None:
+        self._table.extend(sequences)
+        if active := tuple(rows for rows in sequences if rows.count):
+            self._write(active)
 
-        inputs = self._inputs
-        inputs[self._rows_in].write(batch.x, batch.x.shape)
-        inputs["position_ids"].write(positions, (total,))
+    def _roll_back(self, batch: Batch) -> None:
+        for rows in batch.sequences:
+            self._table.rollback(rows.sequence, rows.past)
+
+    def _try_shapes(self) -> None:
+        """Learn what steps take, and what it costs that they change."""
+        for number, rows in enumerate(_TRIED_ROWS):
+            count = min(rows, self._table.block)
+            batch = (SequenceRows(number, 0, count, int(self._facts.is_tail)),)
+            hidden = np.zeros((count, self._facts.hidden_size), np.float32)
+            self.step(Batch(batch, np.zeros(count, np.int64) if self._facts.is_first else hidden))
+            self.free(number)
+
+    def _write(self, active: tuple[SequenceRows, ...]) -> None:
+        inputs, table = self._inputs, self._table
+        rows = sum(each.count for each in active)
+        self._total = rows if self._shapes is None else self._shapes.fitting(rows)
+        added = self._total - rows
+        shape = (*((each.count, each.sample) for each in active), (added, 0))
+        if added:
+            active = (*active, SequenceRows(_ADDED, 0, added))
+        if shape != self._shape:
+            self._write_shape(active)
+            self._shape = shape
+        past = np.array([each.past for each in active], np.int32)
+        # of each row, its place after what its sequence has: the same in steps of the same shape
+        positions = past if len(self._places) == len(past) else np.repeat(past, self._counts) + self._places
+        blocks, block_begins = array("i"), array("i", [0])
+        for each in active:
+            if each.sequence == _ADDED:
+                blocks.append(self._added_block)
+            else:
+                blocks.extend(table.blocks(each.sequence))
+            block_begins.append(len(blocks))
+        inputs["position_ids"].write(positions, positions.shape)
         inputs["past_lens"].write(past, past.shape)
-        inputs["subsequence_begins"].write(begins, begins.shape)
         inputs["block_indices"].write(blocks, (len(blocks),))
         inputs["block_indices_begins"].write(block_begins, (len(block_begins),))
-        inputs["max_context_len"].write(int((past + count).max()), ())
+        inputs["max_context_len"].write(max(each.past + each.count for each in active), ())
+
+    def _write_shape(self, active: tuple[SequenceRows, ...]) -> None:
+        """What is the same in all steps that have as many rows of as many sequences."""
+        self._counts = np.array([rows.count for rows in active], np.int32)
+        begins = np.zeros(len(active) + 1, np.int32)
+        np.cumsum(self._counts, out=begins[1:])
+        self._places = np.arange(begins[-1], dtype=np.int32) - np.repeat(begins[:-1], self._counts)
+        self._inputs["subsequence_begins"].write(begins, begins.shape)
         if self._facts.is_tail:
-            wanted = batch.wanted
+            wanted = wanted_rows(active)
+            self._wanted = len(wanted)
             # a head with no row to work on is outside what plugins are tested with: one row is cheap, and dropped
-            inputs["output_rows"].write(wanted if len(wanted) else 0, (max(len(wanted), 1),))
-            logits = self._compute()
-            self.hidden_rows = self.hidden_rows[: len(wanted)]
-            return logits[: len(wanted)]
-        return self._compute()
+            self._inputs["output_rows"].write(wanted if len(wanted) else 0, (max(len(wanted), 1),))
+
+    def _run(self, batch: Batch) -> NDArray[np.float32]:
+        rows = len(batch.x)
+        if not rows:
+            self.hidden_rows = self.hidden_rows[:0]
+            return self._nothing
+        self._inputs[self._rows_in].write_first(batch.x, self._total)
+        began = perf_counter()
+        out = self._compute()
+        if self._shapes is not None:
+            self._shapes.note(self._total, 1e3 * (perf_counter() - began))
+        if self._facts.is_tail:
+            self.hidden_rows = self.hidden_rows[: self._wanted]
+            return out[: self._wanted]
+        return out[:rows]
 
     def _compute(self) -> NDArray[np.float32]:
         # shared: by default the request copies its outputs into the answer

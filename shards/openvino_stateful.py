@@ -19,7 +19,7 @@ from shards.device import Properties, compile_stage, facts_of, reason
 from shards.edges import layer_words
 from shards.errors import GraphError, StageError
 from shards.graph import find_layers, gather_output_rows, is_tail, make_paged, output_hidden_rows
-from shards.inputs import InputBuffer, check_rows
+from shards.inputs import InputBuffer, check_counts, check_rows
 from shards.manifest import ModelFacts
 from shards.runtime import Batch, RuntimeFacts, SequenceRows, StageConfig
 
@@ -71,9 +71,13 @@ class StatefulStage:
         """What the stage is."""
         return self._facts
 
+    def prepare(self, sequences: tuple[SequenceRows, ...]) -> None:
+        """Nothing can be done without the rows; see StageRuntime."""
+
     def step(self, batch: Batch) -> NDArray[np.float32]:
         """Run the sequences of a batch one after another; see StageRuntime."""
         check_rows(batch, self._facts)
+        check_counts(batch.sequences)
         self._table.extend(batch.sequences)
         outputs, hidden = [], []
         begin = 0

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from shards.edges import begin_of, end_of
+
+if TYPE_CHECKING:
+    from shards.manifest import ModelFacts
 
 EngineName = Literal["openvino-paged", "openvino-stateful", "llamacpp"]
 EngineKind = Literal["openvino", "llamacpp"]
@@ -44,6 +48,7 @@ class StageConfig(BaseModel):
         None, description="what keys and values are kept in; None: u8 in fast mode, f32 in exact mode"
     )
     tune: bool = Field(True, description="in fast mode, try the properties that matter at load and keep the best")
+    background: bool = Field(False, description="whether the process leaves the processors to others that want them")
     capture: bool = Field(False, description="on the tail: also give the hidden states that logits are made of")
 
 
@@ -62,6 +67,16 @@ class SequenceRows:
     sample: int = 0
 
 
+def wanted_rows(sequences: Sequence[SequenceRows]) -> NDArray[np.int32]:
+    """Indices of the rows of a step that need logits."""
+    picked: list[int] = []
+    end = 0
+    for rows in sequences:
+        end += rows.count
+        picked.extend(range(end - rows.sample, end))
+    return np.array(picked, np.int32)
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """A ragged step for one stage.
@@ -72,16 +87,6 @@ class Batch:
 
     sequences: tuple[SequenceRows, ...]
     x: NDArray[np.int64] | NDArray[np.float32]
-
-    @property
-    def wanted(self) -> NDArray[np.int32]:
-        """Indices of the rows that need logits."""
-        picked: list[int] = []
-        end = 0
-        for rows in self.sequences:
-            end += rows.count
-            picked.extend(range(end - rows.sample, end))
-        return np.array(picked, np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +113,34 @@ class RuntimeFacts:
     sequences: int | None = None
     """Most sequences it can hold at once, kept ones and forks among them; None: as many as there is room for."""
 
+    @classmethod
+    def of(
+        cls,
+        config: StageConfig,
+        model: ModelFacts,
+        *,
+        block: int,
+        blocks: int,
+        properties: dict[str, str],
+        sequences: int | None = None,
+    ) -> Self:
+        """Of a stage that is loaded as `config` says, with so many KV blocks of `block` tokens."""
+        return cls(
+            engine=config.engine,
+            device=config.device,
+            first_layer=config.first_layer,
+            end_layer=config.end_layer,
+            begins_after_attention=config.begins_after_attention,
+            ends_after_attention=config.ends_after_attention,
+            depth=model.layers,
+            hidden_size=model.hidden_size,
+            vocabulary=model.vocabulary,
+            block=block,
+            kv_tokens=block * blocks,
+            sequences=sequences,
+            properties=properties,
+        )
+
     @property
     def is_first(self) -> bool:
         """Whether the stage embeds tokens."""
@@ -125,6 +158,17 @@ class StageRuntime(Protocol):
     @property
     def facts(self) -> RuntimeFacts:
         """What the stage is."""
+        ...
+
+    def prepare(self, sequences: tuple[SequenceRows, ...]) -> None:
+        """Do, before the rows of the next step are there, what can be done for it without them; may be left out.
+
+        If the next step has other sequences than this very tuple, it is as if this had not been called, but that
+        they may lack what they had beyond the `past` of theirs here.
+
+        Raises:
+            StageError, CapacityError: as `step`.
+        """
         ...
 
     def step(self, batch: Batch) -> NDArray[np.float32]:

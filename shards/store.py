@@ -95,7 +95,7 @@ class PackageStore:
                 _start_empty(folder / entry.path, entry)
             manifests.write(folder, manifest)
         except OSError as error:
-            raise PackageError(f"the package cannot be created ({error})", where=str(folder)) from error
+            raise cannot_be_created(folder, error) from error
         return cls(folder)
 
     def pieces(self, path: str, spans: Iterable[Span] | None = None) -> tuple[Piece, ...]:
@@ -289,6 +289,15 @@ class PackageStore:
                 return _sidecar(target).read_bytes().ljust(count, b"\0")
         except FileNotFoundError:
             return b"\1" * count
+
+
+def cannot_be_created(folder: Path, error: OSError) -> PackageError:
+    """The error that says that a package could not be begun in a folder."""
+    return PackageError(
+        f"the package cannot be created ({error.strerror or error})",
+        where=str(folder),
+        hint="This user must be able to write there, and the disk must have space; edge-agent doctor says more.",
+    )
 
 
 def _piece(entry: FileEntry, index: int) -> Piece:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import shutil
 import signal
-import time
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import psutil
 import pytest
 from hypothesis import HealthCheck, settings
-from packages import link, package_of
-from sharing import cache_folder, one_at_a_time
+from packages import ir_of, package_of
+from sharing import made_once, one_at_a_time
 
 from agent import download
 
 _SOURCES = ("exporters/**/*.py", "shards/graph/*.py", "shards/llamacpp/metadata.py", "shards/manifest.py")
-_STALE_SECONDS = 86_400
 
 collect_ignore_glob = [] if find_spec("llama_cpp") else ["*test_llamacpp_*.py"]
 """The extra is for some; without it, what needs it is no test."""
@@ -43,6 +40,12 @@ def pytest_configure(config: pytest.Config) -> None:
         "edge-agent", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=not is_random
     )
     settings.load_profile("edge-agent")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are processors: tests wait a good deal, for processes, for sockets and for time to pass."""
+    return (psutil.cpu_count(logical=False) or 1) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -72,42 +75,16 @@ def smollm2_llamacpp_package(smollm2_gguf: Path) -> Path:
 def _smollm2(gguf: Path, backend: Literal["openvino", "both"]) -> Path:
     from exporters.export import export
 
-    folder = cache_folder()
-    package = folder / f"smollm2-{backend}-{_key(gguf)}"
-    with one_at_a_time(f"smollm2-{backend}"):
-        if not (package / "manifest.json").exists():
-            for old in folder.glob("smollm2-*"):
-                if time.time() - old.stat().st_mtime > _STALE_SECONDS:
-                    shutil.rmtree(old, ignore_errors=True)
-            made = folder / f".{package.name}-{time.monotonic_ns()}"
-            try:
-                export(str(gguf), made, weights="keep", backend=backend, verified=False)
-                made.rename(package)
-            finally:
-                shutil.rmtree(made, ignore_errors=True)
-    return package
+    def make(package: Path) -> None:
+        export(str(gguf), package, weights="keep", backend=backend, verified=False)
+
+    return made_once(f"smollm2-{backend}", _key(f"{gguf.name} {gguf.stat().st_size}".encode()), make)
 
 
 @pytest.fixture(scope="session")
 def smollm2_ir(smollm2_package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """SmolLM2 as a source: an OpenVINO IR folder in optimum's layout. Read only: its files are links."""
-    from shards import manifest as manifests
-
-    folder = tmp_path_factory.mktemp("sources") / "SmolLM2-135M-Instruct"
-    folder.mkdir()
-    facts = manifests.read(smollm2_package).facts
-    for path, name in (
-        (manifests.GRAPH, "openvino_model.xml"),
-        (manifests.WEIGHTS, "openvino_model.bin"),
-        (manifests.TOKENIZER, "openvino_tokenizer.xml"),
-        (manifests.DETOKENIZER, "openvino_detokenizer.xml"),
-    ):
-        link(smollm2_package / path, folder / name)
-        if path.startswith("tokenizer/"):
-            link((smollm2_package / path).with_suffix(".bin"), (folder / name).with_suffix(".bin"))
-    config = {"model_type": "llama", "max_position_embeddings": facts.context_length, "eos_token_id": 2}
-    (folder / "config.json").write_text(json.dumps(config), "utf-8")
-    return folder
+    return ir_of(smollm2_package, tmp_path_factory.mktemp("sources") / "SmolLM2-135M-Instruct")
 
 
 @pytest.fixture(scope="session")
@@ -119,21 +96,42 @@ def tiny_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_chat_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random llama of four layers, with a tokenizer and a chat template. Read only."""
+def tiny_chat_package() -> Path:
+    """A random llama of four layers, with a tokenizer and a chat template, and room for 4096 tokens. Read only."""
+    import tiny_gguf
+
+    from exporters.export import export
+
+    shape: dict[str, Any] = {"layers": 4, "metadata": {"llama.context_length": 4096}}
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        source = tiny_gguf.write_tiny_gguf(folder / "tiny.gguf", **shape)
+        export(str(source), folder / "tiny", weights="keep", backend="openvino", verified=False)
+
+    key = _key(Path(tiny_gguf.__file__).read_bytes() + repr(shape).encode())
+    return made_once("tiny-chat", key, make) / "tiny"
+
+
+@pytest.fixture(scope="session")
+def tiny_f32_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random llama of four layers, with a tokenizer, for llama.cpp. Read only.
+
+    In f32: what is quantised, llama.cpp multiplies by rounded numbers, so texts depend on who shares a step.
+    """
     from tiny_gguf import write_tiny_gguf
 
     from exporters.export import export
 
-    folder = tmp_path_factory.mktemp("tiny-chat")
-    source = write_tiny_gguf(folder / "tiny.gguf", layers=4)
-    return export(str(source), folder / "tiny", weights="keep", backend="openvino", verified=False).package
+    folder = tmp_path_factory.mktemp("tiny-f32")
+    source = write_tiny_gguf(folder / "tiny.gguf", layers=4, stored="F32")
+    return export(str(source), folder / "tiny", backend="llamacpp", verified=False).package
 
 
-def _key(gguf: Path) -> str:
-    """Names everything the package depends on."""
+def _key(source: bytes) -> str:
+    """Names everything that a package of this source depends on."""
     root = Path(__file__).parent.parent
-    digest = hashlib.sha256(f"{gguf.name} {gguf.stat().st_size}".encode())
+    digest = hashlib.sha256(source)
     for tool in ("openvino", "openvino-genai", "openvino-tokenizers"):
         digest.update(version(tool).encode())
     for pattern in _SOURCES:

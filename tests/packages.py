@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 from pathlib import Path
@@ -56,6 +57,24 @@ def with_tokenizer(ir: Path, tokenizers: Path, folder: Path) -> Path:
     for path in (*ir.glob("openvino_model.*"), *ir.glob("config.json"), *tokenizers.glob("openvino_*tokenizer.*")):
         if not (folder / path.name).exists():
             link(path, folder / path.name)
+    return folder
+
+
+def ir_of(package: Path, folder: Path) -> Path:
+    """Make a package a source: an OpenVINO IR folder in optimum's layout. Its files are links: never change them."""
+    folder.mkdir()
+    facts = manifests.read(package).facts
+    for path, name in (
+        (manifests.GRAPH, "openvino_model.xml"),
+        (manifests.WEIGHTS, "openvino_model.bin"),
+        (manifests.TOKENIZER, "openvino_tokenizer.xml"),
+        (manifests.DETOKENIZER, "openvino_detokenizer.xml"),
+    ):
+        link(package / path, folder / name)
+        if path.startswith("tokenizer/"):
+            link((package / path).with_suffix(".bin"), (folder / name).with_suffix(".bin"))
+    config = {"model_type": "llama", "max_position_embeddings": facts.context_length, "eos_token_id": 2}
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
     return folder
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -29,15 +29,22 @@ TOGETHER = 8
 LENGTHS = (1, 2, 7, 31, 32, 33, 64, 127, 256, 257, 900)
 """Around the KV block (32) and the step's budget (256), and up to several of them."""
 WHOLE = 2
-"""The number of stages that answers all prompts at full length; with --exhaustive, in a quarter of an hour, all do."""
-ALONE = (0, 6, 10)
+"""The number of stages that answers all prompts, the longest; with --exhaustive, in a quarter of an hour, all do."""
+ALONE = (0, 6, 9)
 """Prompts that are also asked alone; all of them with --exhaustive."""
 SOME = (0, 4, 5, 9, 13, 19)
 """Prompts for other numbers of stages: the edges, and chats."""
 SOME_ALONE = (6,)
 SOME_TOKENS = 40
 """Their tokens: each sequence goes on into another block."""
-ENGINES: tuple[EngineName, ...] = ("openvino-paged", "openvino-stateful")
+ALONE_TOKENS: dict[EngineName, int] = {"openvino-paged": SOME_TOKENS, "openvino-stateful": NEW_TOKENS}
+TOGETHER_TOKENS: dict[EngineName, int] = {"openvino-paged": NEW_TOKENS, "openvino-stateful": SOME_TOKENS}
+"""Each engine's longest answers are where it computes most at once: the stateful one does each sequence by itself."""
+ENGINES = tuple(TOGETHER_TOKENS)
+Answers = list[tuple[int, ...]]
+Ask = Callable[[RunningModel, Sequence[tuple[int, ...]], int], Answers]
+Runs = tuple[tuple[Ask, Sequence[int], dict[EngineName, int]], ...]
+"""How to ask, which of the prompts, and for how many tokens of each engine."""
 TEXT = " ".join(
     (
         *QUESTIONS,
@@ -60,8 +67,9 @@ def prompts(smollm2_package: Path) -> list[tuple[int, ...]]:
 @pytest.fixture(scope="module")
 def unsplit_answers(smollm2_package: Path, prompts: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """What the unsplit stateful graph says to each prompt, greedily, past any stop token; kept for the next run."""
-    asked = hashlib.sha256(json.dumps([prompts, NEW_TOKENS]).encode()).hexdigest()[:12]
-    kept = cache_folder() / f"unsplit-{asked}-{smollm2_package.name}.json"
+    model = manifest.read(smollm2_package).package_id  # the same whatever code has made it of the same weights
+    asked = json.dumps([model, version("openvino"), prompts, NEW_TOKENS])
+    kept = cache_folder() / f"unsplit-{hashlib.sha256(asked.encode()).hexdigest()[:24]}.json"
     with one_at_a_time("unsplit"):
         if not kept.exists():
             with Rival("unsplit", smollm2_package) as rival:
@@ -86,29 +94,29 @@ def test_the_tokens_of_the_unsplit_graph(
             stack.enter_context(RunningModel.open(smollm2_package, _options(stages, engine))) for engine in ENGINES
         ]
         everything = range(len(prompts))
-        alone: Sequence[int] = SOME_ALONE
-        together: Sequence[int] = SOME
-        tokens = SOME_TOKENS
+        some, many = (dict.fromkeys(ENGINES, tokens) for tokens in (SOME_TOKENS, NEW_TOKENS))
+        runs: Runs = ((_alone, SOME_ALONE, some), (_together, SOME, some))
         if request.config.getoption("exhaustive"):
-            alone, together, tokens = everything, everything, NEW_TOKENS
+            runs = ((_alone, everything, many), (_together, everything, many))
         elif stages == WHOLE:
-            alone, together, tokens = ALONE, everything, NEW_TOKENS
-        for ask, numbers in ((_alone, alone), (_together, together)):
+            runs = ((_alone, ALONE, ALONE_TOKENS), (_together, everything, TOGETHER_TOKENS))
+        for ask, numbers, tokens in runs:
             # the engines' chains know nothing of each other; side by side they fill both cores
             asked = [prompts[n] for n in numbers]
             with ThreadPoolExecutor() as pool:
-                answers = list(pool.map(partial(ask, tokens=tokens), models, [asked] * len(models)))
+                answers = list(pool.map(ask, models, [asked] * len(models), tokens.values()))
             for engine, got in zip(ENGINES, answers, strict=True):
-                wrong = [n for n, answer in zip(numbers, got, strict=True) if answer != unsplit_answers[n][:tokens]]
+                wanted = [unsplit_answers[n][: tokens[engine]] for n in numbers]
+                wrong = [n for n, answer, right in zip(numbers, got, wanted, strict=True) if answer != right]
                 assert not wrong, f"{engine}, {ask.__name__}: prompts {wrong} have other tokens"
 
 
-def _alone(model: RunningModel, prompts: Sequence[tuple[int, ...]], tokens: int) -> list[tuple[int, ...]]:
+def _alone(model: RunningModel, prompts: Sequence[tuple[int, ...]], tokens: int) -> Answers:
     """One request at a time."""
     return [run_load([model.head], [prompt], tokens).tokens[0] for prompt in prompts]
 
 
-def _together(model: RunningModel, prompts: Sequence[tuple[int, ...]], tokens: int) -> list[tuple[int, ...]]:
+def _together(model: RunningModel, prompts: Sequence[tuple[int, ...]], tokens: int) -> Answers:
     """All at once: as many in a step as the chain takes, each beside seven others, coming and going."""
     return list(run_load([model.head], prompts, tokens).tokens)
 

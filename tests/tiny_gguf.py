@@ -7,6 +7,7 @@ from typing import Any
 
 import gguf
 import numpy as np
+from numpy.typing import NDArray
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, FFN, CONTEXT = 64, 2, 4, 2, 128, 512
 HEAD_SIZE = HIDDEN // HEADS
@@ -44,7 +45,7 @@ def write_tiny_gguf(
     """A llama. `metadata` adds entries; None as a value leaves one out.
 
     The weights depend on `seed` alone, up to what `stored` (a type of gguf) rounds, and on the number of tokens; unused
-    ones fill up to `vocabulary_size`.
+    ones fill up to `vocabulary_size`. In F32 they are numbers that F16 holds as well.
     """
     rng = np.random.default_rng(seed)
     dtype = gguf.GGMLQuantizationType[stored]
@@ -85,11 +86,11 @@ def write_tiny_gguf(
             writer.add_uint32(key, value)
 
     def add(name: str, rows: int, columns: int, spread: float) -> None:
-        weights = rng.normal(0, spread, (rows, columns)).astype(np.float32)
+        weights = _halves(rng.normal(0, spread, (rows, columns)))
         writer.add_tensor(name, gguf.quantize(weights, dtype), raw_dtype=dtype)
 
     def add_norm(name: str) -> None:
-        writer.add_tensor(name, rng.uniform(0.5, 1.5, HIDDEN).astype(np.float32))
+        writer.add_tensor(name, _halves(rng.uniform(0.5, 1.5, HIDDEN)))
 
     add("token_embd.weight", len(tokens), HIDDEN, 0.5)
     add_norm("output_norm.weight")
@@ -114,3 +115,7 @@ def write_tiny_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _halves(weights: NDArray[np.float64]) -> NDArray[np.float32]:
+    return weights.astype(np.float16).astype(np.float32)

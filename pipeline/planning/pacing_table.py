@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from pipeline.chain_times import ChainTimes
 from pipeline.planning.halves import Halves, dealt
 from pipeline.planning.plan import ChainPlan, Link, ModelSize, NodeOffer
 from pipeline.planning.prediction import STAGE_MS, Times
 
 
-def pacing_table(
-    chain: ChainPlan, size: ModelSize, offers: Sequence[NodeOffer], links: Sequence[Link]
-) -> tuple[tuple[tuple[int, float], ...], float]:
-    """The (rows, milliseconds) table of the slowest stage, and a row's milliseconds on links and in the head.
+def pacing_table(chain: ChainPlan, size: ModelSize, offers: Sequence[NodeOffer], links: Sequence[Link]) -> ChainTimes:
+    """What the scheduler of a chain begins with.
 
     Raises:
         KeyError: one of the chain's nodes is not among the offers, or not with its engine.
@@ -21,7 +20,9 @@ def pacing_table(
     table = tuple(
         (rows, times.step(nodes, rows, halves=halves).slowest(layers)) for rows in offers[nodes[0]].costs.rows
     )
-    return table, times.step(nodes, 1).way
+    first, tail = nodes[0], nodes[-1]
+    detour = times.hop(tail, None).latency + times.hop(None, first).latency - times.hop(tail, first).latency
+    return ChainTimes(table, times.step(nodes, 1).way, max(0.0, detour))
 
 
 def stage_times(

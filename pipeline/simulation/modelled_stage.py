@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import inf
 from random import Random
+from types import MappingProxyType
 
 from pipeline.messages import StageTiming
 from pipeline.simulation.stage_model import StageModel
 from shards.runtime import SequenceRows
+
+_NOTHING: Mapping[int, float] = MappingProxyType({})
 
 
 class ModelledStage:
@@ -23,9 +28,16 @@ class ModelledStage:
         self.busy: list[tuple[float, float]] = []
         """When it computed."""
 
-    def run(self, rows: tuple[SequenceRows, ...], arrived: float, ready: float = 0.0) -> tuple[float, StageTiming]:
-        """Compute a step that came at `arrived` and cannot begin before `ready`: when it is done, and its timing."""
+    def run(
+        self, rows: tuple[SequenceRows, ...], arrived: float, ready: float = 0.0, void: Mapping[int, float] = _NOTHING
+    ) -> tuple[float, StageTiming]:
+        """Compute a step that came at `arrived` and cannot begin before `ready`: when it is done, and its timing.
+
+        `void`: sequences whose rows are not computed once the stage knows, with the time from which it does.
+        """
         taken = max(arrived, ready, self._free_at)
+        if void:
+            rows = tuple(part for part in rows if void.get(part.sequence, inf) > taken)
         time = self._model.time_ms(rows)
         if self._model.jitter:
             # log-normal, so that it is never negative; its mean is 1

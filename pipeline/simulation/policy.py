@@ -7,6 +7,7 @@ from typing import Protocol
 
 from pipeline.messages import Request, RequestEvent, Step, StepResult
 from pipeline.scheduler_config import SchedulerConfig
+from pipeline.speculation.drafter import Drafter
 
 
 class Policy(Protocol):
@@ -40,6 +41,9 @@ class PolicyMaker(Protocol):
     It raises ConfigurationError, or pydantic's ValidationError, where the config or the options do not suit it.
     """
 
-    def __call__(self, config: SchedulerConfig, options: Mapping[str, object]) -> Policy:
-        """A fresh policy for a chain like `config`; `options` are the scenario's `policy_options`."""
+    def __call__(self, config: SchedulerConfig, options: Mapping[str, object], drafter: Drafter | None) -> Policy:
+        """A fresh policy for a chain like `config`; `options` are the scenario's `policy_options`.
+
+        `drafter` guesses how answers go on, for a policy that asks one.
+        """
         ...

@@ -92,15 +92,16 @@ def simulate(system: System, load: Load, progress: Progress = silent) -> Outcome
     Raises:
         EdgeAgentError: it cannot be served, or does not end.
     """
-    config = system.config
+    config, drafter = system.config, system.make_drafter(load.seed)
     simulation = Simulation(
-        system.make_policy(),
+        system.make_policy(drafter),
         system.models,
         system.all_links,
         KvMeter(config.kv_tokens, config.block),
         topology=system.topology,
         head_ms=system.head_ms,
         seed=load.seed,
+        drafter=drafter,
     )
     return simulation.run(Arrivals(load), progress)
 

@@ -16,14 +16,14 @@ from pipeline.simulation.system import System
 from shards.errors import ConfigurationError, EdgeAgentError
 
 _MEASURES = [field.name for field in fields(Measures)]
-_MERGED = ("scheduler", "policy_options", "link")
+_MERGED = ("scheduler", "policy_options", "link", "draft")
 
 
 class Variant(BaseModel):
     """A system that differs from the scenario's in some fields.
 
-    Those of `scheduler`, `policy_options` and `link` are put over the scenario's one by one, those of `stage` over
-    every stage's; the others replace the scenario's. Another policy begins without options.
+    Those of `scheduler`, `policy_options`, `link` and `draft` are put over the scenario's one by one, those of `stage`
+    over every stage's; the others replace the scenario's. Another policy begins without options.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -34,6 +34,7 @@ class Variant(BaseModel):
     policy_options: dict[str, Any] | None = None
     scheduler: dict[str, Any] | None = None
     topology: str | None = None
+    draft: dict[str, Any] | None = None
     stages: tuple[dict[str, Any], ...] | None = None
     stage: dict[str, Any] = {}
     link: dict[str, Any] | None = None

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from itertools import count
 from random import Random
 
-from pipeline.messages import Failed, Finished, RequestEvent, Step, StepResult, Token, TokenEvent
+from pipeline.messages import Failed, Finished, RequestEvent, StepResult, TokenEvent
 from pipeline.simulation.arrivals import Arrival, Arrivals
 from pipeline.simulation.kv_meter import KvMeter
 from pipeline.simulation.link_model import LinkModel
+from pipeline.simulation.modelled_drafter import ModelledDrafter
 from pipeline.simulation.modelled_stage import ModelledStage
+from pipeline.simulation.modelled_tail import ModelledTail
 from pipeline.simulation.outcome import Outcome, RequestTimes, StepTimes
 from pipeline.simulation.policy import Policy
 from pipeline.simulation.stage_model import StageModel
@@ -37,6 +39,7 @@ class Simulation:
         topology: How steps go round.
         head_ms: What the head takes for a result and the steps after it.
         seed: Of the jitter.
+        drafter: The policy's, where it has one.
     """
 
     def __init__(
@@ -49,13 +52,17 @@ class Simulation:
         topology: Topology = "chain",
         head_ms: float = 0.0,
         seed: int = 0,
+        drafter: ModelledDrafter | None = None,
     ) -> None:
+        self._drafter, self._tail = drafter, ModelledTail(has_guesses=drafter is not None)
         self._policy, self._kv, self._head_ms = policy, kv, head_ms
         working = [ModelledStage(model, Random(f"{seed} {i}")) for i, model in enumerate(stages)]
         self._stages = Chained(working, links) if topology == "chain" else Hub(working, links)
         self._now = self._head_free_at = 0.0
-        self._events: list[tuple[float, int, Arrival | StepResult, bool]] = []
-        """(time, order, what, whether the head has had its time for it)."""
+        self._events: list[tuple[float, int, Arrival | StepResult | None, bool]] = []
+        """(time, order, what, whether the head has had its time for it); nothing: guesses are there."""
+        self._back: dict[int, float] = {}
+        """When the head has the result of each step, while it is in flight."""
         self._order = count()
         self._open: dict[str, int] = {}
         """Tokens of the prompt of each request that has not ended."""
@@ -73,11 +80,16 @@ class Simulation:
             self._at(arrival.at, arrival)
         while self._events:
             self._now, _, what, is_taken = heapq.heappop(self._events)
+            if self._drafter is not None:
+                self._drafter.now = self._now
             if isinstance(what, Arrival):
                 self._add(what)
                 if self._events and self._events[0][0] == self._now and isinstance(self._events[0][2], Arrival):
                     continue  # those that come together are looked at together
+            elif what is None:
+                pass
             elif is_taken:
+                self._back.pop(what.number, None)
                 for event in self._policy.complete(what, self._now / 1e3):
                     self._hear(event, arrivals, progress)
             else:
@@ -93,7 +105,7 @@ class Simulation:
         self._outcome.kv_peak = self._kv.peak
         return self._outcome
 
-    def _at(self, time: float, what: Arrival | StepResult, is_taken: bool = False) -> None:
+    def _at(self, time: float, what: Arrival | StepResult | None, is_taken: bool = False) -> None:
         heapq.heappush(self._events, (time, next(self._order), what, is_taken))
 
     def _add(self, arrival: Arrival) -> None:
@@ -113,9 +125,15 @@ class Simulation:
                     hint="The policy goes round in circles.",
                 )
             self._kv.take(step)
-            back, timings = self._stages.send(step, self._now)
+            void = self._tail.void(step)
+            known = {name: self._back.get(number, 0.0) for name, number in void.items()}
+            back, timings = self._stages.send(step, self._now, known)
             self._outcome.steps.append(StepTimes(len(step.tokens), self._now, back))
-            self._at(back, StepResult(step.number, _tokens(step), timings))
+            self._back[step.number] = back + self._head_ms
+            self._at(back, StepResult(step.number, self._tail.sample(step, void), timings))
+        if self._drafter is not None and (due := self._drafter.due) is not None:
+            self._drafter.due = None
+            self._at(due, None)
 
     def _hear(self, event: RequestEvent, arrivals: Arrivals, progress: Progress) -> None:
         match event:
@@ -140,12 +158,3 @@ class Simulation:
                 del self._open[request]
                 if (arrival := arrivals.after(request, self._now)) is not None:
                     self._at(arrival.at, arrival)
-
-
-def _tokens(step: Step) -> tuple[Token, ...]:
-    """Made-up tokens of a step's sampled rows, the same in every run."""
-    return tuple(
-        Token(part.sequence, position, (1_000_003 * part.sequence + position) & 0x7FFF_FFFF)
-        for part in step.rows
-        for position in range(part.past + part.count - part.sample + 1, part.past + part.count + 1)
-    )

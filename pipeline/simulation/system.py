@@ -10,10 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pipeline.scheduler_config import SchedulerConfig
 from pipeline.simulation.faults import located
 from pipeline.simulation.link_model import LinkModel
+from pipeline.simulation.modelled_drafter import DrafterModel, ModelledDrafter
 from pipeline.simulation.policies import POLICIES
 from pipeline.simulation.policy import Policy
 from pipeline.simulation.stage_model import StageModel
 from pipeline.simulation.topology import Topology
+from pipeline.speculation.drafter import Drafter
 from shards.errors import ConfigurationError, EdgeAgentError
 from shards.profile import ROWS
 
@@ -37,11 +39,12 @@ class System(BaseModel):
     policy: str = "ours"
     policy_options: dict[str, Any] = {}
     scheduler: dict[str, Any] = Field(
-        description="fields of SchedulerConfig; stages, step_times and link_ms follow from the models, and runs_ahead "
-        "from the topology, where they are not given"
+        description="fields of SchedulerConfig; stages, step_times, link_ms and detour_ms follow from the models, and "
+        "runs_ahead from the topology, where they are not given"
     )
     topology: Topology = "chain"
     stages: tuple[StageEntry, ...] = Field(min_length=1)
+    draft: DrafterModel | None = Field(None, description="guesses how answers go on; for our own scheduler")
     link: LinkModel = Field(LinkModel(), description="every link")
     links: tuple[LinkModel, ...] = Field(
         (), description="each link, in place of `link`: head to first stage, between the stages, tail to head; in a "
@@ -77,7 +80,7 @@ class System(BaseModel):
                 f"simulation has {_MOST_BLOCKS} at most",
                 where="scheduler.kv_tokens",
             )
-        self.make_policy()
+        self.make_policy(self.make_drafter(0))
         return self
 
     @property
@@ -105,6 +108,7 @@ class System(BaseModel):
             "stages": len(models),
             "step_times": tuple((rows, max(model.table_ms(rows) for model in models)) for rows in ROWS),
             "link_ms": self._way_ms,
+            "detour_ms": self.all_links[0].latency_ms if self.topology == "chain" else None,
             "runs_ahead": self.topology == "chain",
         }
         try:
@@ -112,16 +116,20 @@ class System(BaseModel):
         except (ValidationError, EdgeAgentError) as error:
             raise located(error, "scheduler") from None
 
-    def make_policy(self) -> Policy:
-        """A fresh policy.
+    def make_policy(self, drafter: Drafter | None = None) -> Policy:
+        """A fresh policy, which asks `drafter` for guesses.
 
         Raises:
             ConfigurationError: the config or the options do not suit it.
         """
         try:
-            return POLICIES[self.policy](self.config, self.policy_options)
+            return POLICIES[self.policy](self.config, self.policy_options, drafter)
         except ValidationError as error:
             raise located(error, "policy_options") from None
+
+    def make_drafter(self, seed: int) -> ModelledDrafter | None:
+        """A fresh drafter, if there is one; `seed` says which of its guesses are right."""
+        return None if self.draft is None else ModelledDrafter(self.draft, seed)
 
     @property
     def _way_ms(self) -> float:

@@ -7,7 +7,7 @@ simulated event by event between the head's sends and what comes back to it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 from pipeline.messages import NOT_YET, Free, StageTiming, Step
@@ -20,8 +20,11 @@ Topology = Literal["chain", "hub"]
 class Stages(Protocol):
     """Stages that a head sends steps to."""
 
-    def send(self, step: Step, now: float) -> tuple[float, tuple[StageTiming, ...]]:
-        """Have a step go round, leaving at `now`: when its answer is back, and what its stages tell of it."""
+    def send(self, step: Step, now: float, void: Mapping[int, float]) -> tuple[float, tuple[StageTiming, ...]]:
+        """Have a step go round, leaving at `now`: when its answer is back, and what its stages tell of it.
+
+        `void`: sequences whose rows of guesses follow a wrong one, with the time when the head knows it.
+        """
         ...
 
 
@@ -41,13 +44,17 @@ class Chained(Stages):
         self._echoed: dict[int, float] = {}
         """When the first stage knows the token sampled last, for each sequence; see `pipeline.run_ahead`."""
 
-    def send(self, step: Step, now: float) -> tuple[float, tuple[StageTiming, ...]]:
-        """As `Stages.send`."""
+    def send(self, step: Step, now: float, void: Mapping[int, float]) -> tuple[float, tuple[StageTiming, ...]]:
+        """As `Stages.send`; the tail finds out what is void by itself, the head tells the others past the chain."""
         count, answers = len(step.tokens), sum(part.sample for part in step.rows)
         ready, timings, at = self._known_at(step), [], now
         for i, (stage, link, wire) in enumerate(zip(self._stages, self._links, self._wires, strict=False)):
             at = wire.carry(at, count * (link.bytes_per_row if i else link.bytes_per_token))
-            at, timing = stage.run(step.rows, at, 0.0 if i else ready)
+            told = {}
+            if void:
+                is_tail = stage is self._stages[-1]
+                told = {name: 0.0 if is_tail else known + link.latency_ms for name, known in void.items()}
+            at, timing = stage.run(step.rows, at, 0.0 if i else ready, told)
             timings.append(timing)
         answer = answers * self._links[-1].bytes_per_answer
         if step.echo:
@@ -80,8 +87,8 @@ class Hub(Stages):
         self._calls = list(zip(stages, links, strict=True))
         self._free_at = [0.0] * len(stages)
 
-    def send(self, step: Step, now: float) -> tuple[float, tuple[StageTiming, ...]]:
-        """As `Stages.send`."""
+    def send(self, step: Step, now: float, void: Mapping[int, float]) -> tuple[float, tuple[StageTiming, ...]]:
+        """As `Stages.send`; there are no guesses in a hub."""
         count, answers = len(step.tokens), sum(part.sample for part in step.rows)
         timings, at, last = [], now, len(self._calls) - 1
         for i, (stage, link) in enumerate(self._calls):

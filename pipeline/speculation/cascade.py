@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pipeline.speculation.drafter import Drafter, DrafterFacts, DraftText
+from pipeline.speculation.drafter import Drafter, DrafterFacts, DraftText, Want
 
 
 class Cascade:
-    """Asks a drafter that costs nothing first, and where it has no guess another one.
+    """Asks a drafter that costs nothing for free guesses, and another one for the rest.
 
     Args:
-        first: Never works on anything: it answers at once.
-        second: Asked where the first has no guess.
+        first: Answers at once.
+        second: Takes its time.
     """
 
     def __init__(self, first: Drafter, second: Drafter) -> None:
@@ -29,14 +29,10 @@ class Cascade:
     def on_ready(self, listener: Callable[[], None]) -> None:
         self._second.on_ready = listener
 
-    def guess(self, text: DraftText, count: int, is_free: bool = False) -> Sequence[int] | None:
+    def guess(self, text: DraftText, count: int, want: Want = "all", piece: int = 1) -> Sequence[int] | None:
         """See Drafter."""
-        guesses = self._first.guess(text, count)
-        self._chosen = self._first
-        if not guesses and not is_free:
-            guesses = self._second.guess(text, count)
-            self._chosen = self._second
-        return guesses
+        self._chosen = self._first if want == "free" else self._second
+        return self._chosen.guess(text, count, want, piece)
 
     def kind(self, key: str) -> str:
         """See Drafter; asked right after a guess."""
@@ -61,6 +57,7 @@ class Cascade:
             max(first.texts, second.texts),
             first.held_tokens + second.held_tokens,
             second.guess_ms,
+            second.node,
         )
 
     def close(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +10,14 @@ from typing import Self
 from pipeline.speculation import same_tokenizer
 from pipeline.speculation.cascade import Cascade
 from pipeline.speculation.draft_model import DraftModel
-from pipeline.speculation.drafter import MODEL, Drafter, DrafterFacts, DraftText
+from pipeline.speculation.draft_run import DraftRun
+from pipeline.speculation.drafter import MODEL, Drafter, DrafterFacts, DraftText, Want
 from pipeline.speculation.ngram import NgramDrafter
 from pipeline.tokenizer import Tokenizer
 from shards import manifest as manifests
-from shards.errors import ConfigurationError, StageError
+from shards.errors import ConfigurationError
 from shards.manifest import Manifest
 from shards.progress import Progress, silent
-
-_log = logging.getLogger(__name__)
 
 NONE, NGRAM, AUTO = "none", "ngram", "auto"
 
@@ -30,7 +28,7 @@ class DraftChoice:
 
     is_on: bool
     package: Path | None
-    """Of the draft model that guesses where nothing can be looked up."""
+    """Of the draft model that guesses too."""
     name: str
     """Of that model."""
     vocabulary: int
@@ -64,52 +62,29 @@ class DraftChoice:
             name = other.facts.name
         return cls(draft != NONE, path, name, manifest.facts.vocabulary)
 
-    def open(
-        self,
-        *,
-        kv_tokens: int,
-        max_rows: int,
-        max_sequences: int,
-        tune: bool,
-        cache: Path | None,
-        does_without: bool = False,
-        progress: Progress = silent,
-    ) -> Drafter | None:
-        """A drafter for one head, or None if none is wanted; see DraftModel.start.
+    def open(self, run: DraftRun, progress: Progress = silent) -> Drafter | None:
+        """A drafter for one head, or None if none is wanted.
 
         Args:
-            kv_tokens: Of the draft model.
-            max_rows: Of the draft model.
-            max_sequences: Of the draft model.
-            tune: Of the draft model.
-            cache: Of the draft model.
-            does_without: A draft model that does not load leaves a drafter without it, which says so.
+            run: How the draft model runs, if there is one.
             progress: Told how loading goes.
 
         Raises:
+            PackageError: the package of the draft model cannot be read any more.
             StageError: the draft model does not load.
         """
-        if not self.is_on:
-            return None
         if self.package is None:
-            return NgramDrafter()
-        try:
-            model: Drafter = DraftModel.start(
-                self.package,
-                self.vocabulary,
-                kv_tokens=kv_tokens,
-                max_rows=max_rows,
-                max_sequences=max_sequences,
-                tune=tune,
-                cache=cache,
-                progress=progress,
-            )
-        except StageError as error:
-            if not does_without:
-                raise
-            _log.warning("the draft %s did not load: %s", self.name, error)
-            model = _NotLoaded(self.name, str(error))
-        return Cascade(NgramDrafter(), model)
+            return NgramDrafter() if self.is_on else None
+        return beside_lookup(DraftModel.start(self.package, self.vocabulary, run, progress))
+
+    def not_loaded(self, why: str) -> Drafter:
+        """What stands where the draft model would be, and says why it is not there."""
+        return _NotLoaded(self.name, why)
+
+
+def beside_lookup(model: Drafter) -> Drafter:
+    """A drafter that looks up what comes free, and asks a draft model for the rest."""
+    return Cascade(NgramDrafter(), model)
 
 
 class _NotLoaded:
@@ -119,7 +94,7 @@ class _NotLoaded:
         self.on_ready: Callable[[], None] = lambda: None
         self.facts = DrafterFacts(name, why)
 
-    def guess(self, text: DraftText, count: int, is_free: bool = False) -> Sequence[int]:
+    def guess(self, text: DraftText, count: int, want: Want = "all", piece: int = 1) -> Sequence[int]:
         return ()
 
     def kind(self, key: str) -> str:

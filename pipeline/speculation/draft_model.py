@@ -17,21 +17,15 @@ from pipeline import wire
 from pipeline.bell import Bell
 from pipeline.chain import Chain
 from pipeline.messages import Sampling
+from pipeline.speculation.draft_run import STALL_SECONDS, DraftRun
 from pipeline.speculation.draft_session import DraftLimits, DraftSession
-from pipeline.speculation.drafter import MODEL, DrafterFacts, DraftText
+from pipeline.speculation.drafter import MODEL, DrafterFacts, DraftText, Want
 from pipeline.wire import Frame
 from shards import manifest as manifests
 from shards.errors import EdgeAgentError, StageError
 from shards.progress import Progress, silent
-from shards.runtime import Mode, StageConfig
 
 _log = logging.getLogger(__name__)
-
-PATIENCE_MS = 200.0
-"""An answer waits at least so long for guesses that are being made."""
-
-STALL_SECONDS = 30.0
-"""A step that takes longer than this is taken for lost, and the draft with it."""
 
 _WARM_UP_PROMPT, _WARM_UP_TOKENS = 32, 8
 _CLOSE_SECONDS = 2.0
@@ -82,34 +76,13 @@ class DraftModel:
         chain.on_failure(lambda failure: self._switch_off(failure.what))
 
     @classmethod
-    def start(
-        cls,
-        package: Path,
-        vocabulary: int,
-        *,
-        kv_tokens: int,
-        max_rows: int,
-        max_sequences: int,
-        mode: Mode = "fast",
-        tune: bool = True,
-        cache: Path | None = None,
-        patience_ms: float = PATIENCE_MS,
-        stall_seconds: float = STALL_SECONDS,
-        progress: Progress = silent,
-    ) -> Self:
+    def start(cls, package: Path, vocabulary: int, run: DraftRun, progress: Progress = silent) -> Self:
         """Load a draft package and let it guess something, so that it is warm and knows how long that takes.
 
         Args:
             package: The draft's package.
             vocabulary: Of the model guessed for.
-            kv_tokens: Tokens its KV cache holds, all texts together.
-            max_rows: Most rows of a step.
-            max_sequences: Most texts of a step.
-            mode: How it computes; what it computes changes no answer.
-            tune: In fast mode, measure what is fastest.
-            cache: Folder for what tuning finds.
-            patience_ms: An answer waits at least so long for guesses that are being made.
-            stall_seconds: A step that takes longer is taken for lost.
+            run: How it runs.
             progress: Told how loading goes.
 
         Raises:
@@ -117,27 +90,16 @@ class DraftModel:
             StageError: it could not load.
         """
         facts = manifests.read(package).facts
-        config = StageConfig(
-            package=package.resolve(),
-            first_layer=0,
-            end_layer=facts.layers,
-            mode=mode,
-            threads=1,  # the others are the model's that is served
-            kv_tokens=kv_tokens,
-            tune=tune,
-        )
         name = f"draft {facts.name}"
-        chain = Chain.start(
-            [config],
-            max_rows=max_rows,
-            max_sequences=max_sequences,
-            cache=cache,
-            progress=lambda what, done, total: progress(f"{name}: {what.partition(': ')[2]}", done, total),
+        chain = run.start_chain(
+            package,
+            facts.layers,
+            lambda what, done, total: progress(f"{name}: {what.partition(': ')[2]}", done, total),
         )
-        draft = cls(facts.name, chain, facts.context_length, vocabulary, stall_seconds=stall_seconds)
+        draft = cls(facts.name, chain, facts.context_length, vocabulary, stall_seconds=run.stall_seconds)
         try:
             draft._warm_up()
-            draft._session.least_patience_ms = patience_ms
+            draft._session.least_patience_ms = run.patience_ms
         except BaseException:
             draft.close()
             raise
@@ -145,14 +107,14 @@ class DraftModel:
 
     # What the head asks
 
-    def guess(self, text: DraftText, count: int, is_free: bool = False) -> Sequence[int] | None:
+    def guess(self, text: DraftText, count: int, want: Want = "all", piece: int = 1) -> Sequence[int] | None:
         """See Drafter."""
-        if is_free:
+        if want == "free":
             return ()
         with self._lock:
             if self._off is not None:
                 return ()
-            guesses = self._session.guess(text, count, monotonic())
+            guesses = self._session.guess(text, count, monotonic(), piece if want == "any" else count)
             self._ring()
         return None if guesses is None else list(takewhile(lambda token: token < self._vocabulary, guesses))
 
@@ -176,7 +138,9 @@ class DraftModel:
         """See Drafter."""
         with self._lock:
             session = self._session
-            return DrafterFacts(self._name, self._off, session.texts, session.held_tokens, session.guess_ms)
+            return DrafterFacts(
+                self._name, self._off, session.texts, session.held_tokens, session.guess_ms, self._chain.stages[0].host
+            )
 
     def close(self) -> None:
         """See Drafter: end the thread and the process."""
@@ -188,7 +152,7 @@ class DraftModel:
 
     @property
     def pid(self) -> int | None:
-        """Number of its process."""
+        """Number of its process, if that is one of this computer."""
         return self._chain.stages[0].pid
 
     def _ring(self) -> None:

@@ -69,6 +69,8 @@ class _Text:
     """How to sample it, to be told before its next rows."""
     blocks: int = 0
     """Of KV cache, held for it."""
+    awaited: int = 0
+    """So long it must be before anybody need look at it."""
     is_new: bool = False
     """Whether no guess has come since some were asked for."""
     since: float = 0.0
@@ -125,8 +127,8 @@ class DraftSession:
 
     # What the head asks
 
-    def guess(self, text: DraftText, count: int, now: float) -> list[int] | None:
-        """See Drafter."""
+    def guess(self, text: DraftText, count: int, now: float, piece: int | None = None) -> list[int] | None:
+        """See Drafter; of `piece` or more at a time, if there is one, else all together."""
         length = len(text.tokens) + len(text.guesses)
         count = min(count, self._limits.context_length - length)
         if count < 1:
@@ -149,6 +151,10 @@ class DraftSession:
         if known.goal <= len(known.line):
             known.is_new, known.since = True, now
         known.goal = max(known.goal, length + count)
+        enough = min(piece or count, count)
+        if drawn >= enough:
+            return known.line[length:]
+        known.awaited = length + enough
         return None
 
     def patience_ms(self, now: float) -> float | None:
@@ -235,7 +241,7 @@ class DraftSession:
             if part.count <= _FEW_ROWS:
                 (self._first_ms if text.is_new else self._next_ms).append(1e3 * (now - text.since))
             text.is_new, text.since = False, now
-            is_ready = is_ready or len(text.line) >= text.goal
+            is_ready = is_ready or len(text.line) >= text.awaited
         return is_ready
 
     # Texts

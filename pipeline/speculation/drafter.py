@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     from pipeline.messages import Sampling
@@ -15,6 +15,10 @@ MAX_GUESSES = 32
 
 MODEL = "model"
 """The kind of guesses that a model makes."""
+
+
+Want = Literal["free", "all", "any"]
+"""Only guesses that cost no time; else those that do, if there are any: all of them together, or as they are made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ class DrafterFacts:
     """Tokens it remembers."""
     guess_ms: float = 0.0
     """What a guess takes, by the latest ones; 0: they are looked up."""
+    node: str | None = None
+    """Whose computer it runs on, by the name that a chain has for it; None: on the head's thread alone."""
 
 
 class Drafter(Protocol):
@@ -56,13 +62,14 @@ class Drafter(Protocol):
     on_ready: Callable[[], None]
     """Set by the head. Called, from any thread, when guesses that were being worked on are there or are given up."""
 
-    def guess(self, text: DraftText, count: int, is_free: bool = False) -> Sequence[int] | None:
+    def guess(self, text: DraftText, count: int, want: Want = "all", piece: int = 1) -> Sequence[int] | None:
         """At most `count` (1 to MAX_GUESSES) tokens that follow the text and its guesses.
 
         Args:
             text: What they follow.
             count: How many.
-            is_free: Only those that cost no time.
+            want: Which. By "any" come those that are there already, while the rest is being made.
+            piece: By "any", at least so many at a time.
 
         Returns:
             The tokens, none if it has no guess; or None while it works on them: ask again after `on_ready`. It may be

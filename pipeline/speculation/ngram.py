@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pipeline.speculation.drafter import DrafterFacts, DraftText
+from pipeline.speculation.drafter import DrafterFacts, DraftText, Want
 from pipeline.speculation.history import History
 from pipeline.speculation.token_index import TokenIndex
 
@@ -33,7 +33,7 @@ class NgramDrafter:
         self._matched: dict[str, int] = {}
         """How many tokens were the same where the latest guess of a text comes from."""
 
-    def guess(self, text: DraftText, count: int, is_free: bool = False) -> Sequence[int]:
+    def guess(self, text: DraftText, count: int, want: Want = "all", piece: int = 1) -> Sequence[int]:
         """See Drafter; it is never working on anything."""
         index = self._texts.get(text.key)
         if index is None:

@@ -70,6 +70,16 @@ def is_installed() -> bool:
     return find_spec("llama_cpp") is not None
 
 
+def require() -> None:
+    """See that the package is there, without loading it: a library for another processor ends the process it is in.
+
+    Raises:
+        StageError: it is not installed.
+    """
+    if not is_installed():
+        raise _missing()
+
+
 @functools.cache
 def binding() -> Binding:
     """Load llama.cpp and check it.
@@ -81,7 +91,7 @@ def binding() -> Binding:
         lib = importlib.import_module("llama_cpp.llama_cpp")
         version = metadata.version(PACKAGE)
     except ImportError as error:
-        raise StageError(f"{PACKAGE} is not installed", where="engine llamacpp", hint=f"Run: {INSTALL}") from error
+        raise _missing() from error
     except (OSError, RuntimeError, AttributeError) as error:
         raise _unusable(f"{PACKAGE} cannot be loaded ({error})") from error
     missing = [name for name in _NAMES if not hasattr(lib, name)]
@@ -122,6 +132,10 @@ def _ggml(folder: Path, version: str) -> ctypes.PyDLL:
 def _note(said: deque[str], level: int, text: bytes) -> None:
     if level == _LOG_ERROR and (line := text.decode("utf-8", "replace").strip()):
         said.append(line)
+
+
+def _missing() -> StageError:
+    return StageError(f"{PACKAGE} is not installed", where="engine llamacpp", hint=f"Run: {INSTALL}")
 
 
 def _unusable(what: str) -> StageError:

@@ -83,6 +83,10 @@ class LlamaContext:
             parameters.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
         parameters.kv_unified = parameters.swa_full = parameters.no_perf = True
         parameters.offload_kqv = parameters.op_offload = False
+        self._places: dict[int, int] = {}
+        """By the rows of a run, which of llama.cpp's questions in it is about the tensor that is wanted."""
+        self._asked = self._place = 0
+        """How many there have been in this run, and from which on they are looked at."""
         if not facts.is_tail:
             self._take = self._callback(f"l_out-{model.layers - 1}".encode())  # kept: C holds the pointer
             parameters.cb_eval = self._take
@@ -132,6 +136,7 @@ class LlamaContext:
             self._run(outputs)
             self._cast_shadows(positions[start:end], slots[start:end])
         if self._filled != total:
+            self._places.clear()
             raise RuntimeError(f"llama.cpp gave {self._filled} of {total} rows")
         return self._out[:total]
 
@@ -181,6 +186,7 @@ class LlamaContext:
         """Run the batch; what comes out follows what is in `_out` already."""
         native, lib = self._native, self._native.lib
         native.said.clear()
+        self._asked, self._place = 0, self._places.get(self._batch.n_tokens, 0)
         code = lib.llama_decode(self._pointer, self._batch)
         if code:
             raise RuntimeError(f"llama.cpp returned {code} ({native.reason()})")
@@ -192,15 +198,21 @@ class LlamaContext:
     def _callback(self, wanted: bytes) -> Any:
         """What llama.cpp calls for each tensor of a step: is it wanted? And with the one that is, once it is computed.
 
-        The answer to the second call is whether to go on. The first costs some tenths of a millisecond a step in all.
+        The answer to the second call is whether to go on. The first comes hundreds of times a step, so names are only
+        looked at until it is known which of these calls is the one: steps of as many rows have the same graph.
         """
-        native, take = self._native, self._take_rows
-        name = native.tensor_name
+        take, name, places = self._take_rows, self._native.tensor_name, self._places
 
         def ask_or_take(tensor: int, is_asked: bool, _: Any) -> bool:
-            return name(tensor) == wanted if is_asked else take(tensor)
+            if not is_asked:
+                return take(tensor)
+            self._asked = asked = self._asked + 1
+            if asked < self._place or name(tensor) != wanted:
+                return False
+            places[self._batch.n_tokens] = asked
+            return True
 
-        return native.lib.ggml_backend_sched_eval_callback(ask_or_take)
+        return self._native.lib.ggml_backend_sched_eval_callback(ask_or_take)
 
     def _take_rows(self, tensor: int) -> bool:
         native = self._native

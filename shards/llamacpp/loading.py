@@ -11,6 +11,7 @@ from shards.errors import PackageError, StageError
 from shards.llamacpp import metadata, stage_file
 from shards.llamacpp.binding import binding
 from shards.llamacpp.runtime import LlamaCppRuntime
+from shards.llamacpp.stage_cache import StageFiles
 from shards.manifest import LLAMACPP_METADATA, LLAMACPP_TENSORS
 from shards.progress import Progress
 from shards.runtime import StageConfig
@@ -38,14 +39,15 @@ def load_llamacpp_stage(
             hint="Export the model again.",
         )
     first, end = config.first_layer, config.end_layer
-    name = f"{store.manifest.package_id[:16]}-{first}-{end}.gguf"
     with ExitStack() as stack:
         folder = cache / _FOLDER if cache else Path(stack.enter_context(TemporaryDirectory(prefix="edge-agent-")))
-        path = stage_file.write(
-            stage_file.lay_out(model, first, end),
-            store.folder / LLAMACPP_TENSORS,
-            store.manifest.spans_for(config.engine).of_stage(first, end),
-            folder / name,
+        path = stack.enter_context(
+            StageFiles(folder).held(
+                f"{store.manifest.package_id[:16]}-{first}-{end}.gguf",
+                stage_file.lay_out(model, first, end),
+                store.folder / LLAMACPP_TENSORS,
+                store.manifest.spans_for(config.engine).of_stage(first, end),
+            )
         )
         progress("loading the stage", 1, 2)
         at_end = ExitStack()

@@ -11,7 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
 from shards.errors import PackageError
 
@@ -27,6 +27,9 @@ _SCALARS: dict[int, str] = {
 }  # fmt: skip
 """How each of GGUF's types of a value is packed."""
 UINT32, STRING, ARRAY = 4, 8, 9
+
+_MOST_TENSORS, _MOST_WEIGHTS, _MOST_BYTES = 2**16, 2**42, 2**44
+"""Of a file, of a tensor, of a tensor: far more than there are, and the sums still fit into the format's 64 bits."""
 
 
 class _Frozen(BaseModel):
@@ -65,10 +68,16 @@ class Tensor(_Frozen):
     """A tensor, as the file has it. The fastest axis of `shape` is first."""
 
     name: str = Field(max_length=63)
-    shape: tuple[int, ...] = Field(min_length=1, max_length=4)
-    kind: int = Field(ge=0, description="ggml's number of the type")
-    start: int = Field(ge=0, description="byte in the package's file of tensors")
-    size: int = Field(ge=0, description="bytes")
+    shape: tuple[PositiveInt, ...] = Field(min_length=1, max_length=4)
+    kind: int = Field(ge=0, lt=2**32, description="ggml's number of the type")
+    start: int = Field(ge=0, le=_MOST_BYTES * _MOST_TENSORS, description="byte in the package's file of tensors")
+    size: int = Field(ge=0, le=_MOST_BYTES, description="bytes")
+
+    @model_validator(mode="after")
+    def _can_be(self) -> Self:
+        if prod(self.shape) > _MOST_WEIGHTS:
+            raise ValueError(f"the tensor {self.name} is to have {prod(self.shape)} weights")
+        return self
 
     @property
     def layer(self) -> int | None:
@@ -88,10 +97,10 @@ class GgufMetadata(_Frozen):
     architecture: str
     depth: int = Field(gt=0, description="decoder layers")
     width: int = Field(gt=0, description="hidden size")
-    vocabulary: int = Field(gt=0, description="rows of the embedding")
+    vocabulary: int = Field(gt=0, lt=2**32, description="rows of the embedding")
     alignment: Literal[8, 16, 32, 64, 128, 256] = 32
     entries: tuple[Entry, ...]
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[Tensor, ...] = Field(max_length=_MOST_TENSORS)
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
@@ -122,11 +131,17 @@ def read(path: Path) -> GgufMetadata:
     try:
         return GgufMetadata.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise PackageError(f"the file is damaged: {field}: {first['msg']}", where=str(path), hint=hint) from None
+        raise PackageError(f"the file is damaged: {in_words(error)}", where=str(path), hint=hint) from None
     except OSError as error:
         raise PackageError(f"the file cannot be read ({error.strerror})", where=str(path), hint=hint) from None
+
+
+def in_words(error: ValidationError) -> str:
+    """The first of the things that are wrong."""
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"])
+    what = first["msg"].removeprefix("Value error, ")
+    return f"{field}: {what}" if field else what
 
 
 def header(alignment: int, entries: Sequence[Entry], tensors: Sequence[Tensor]) -> tuple[bytes, tuple[int, ...], int]:

@@ -18,12 +18,12 @@ from shards.blocks import BlockTable
 from shards.device import check_memory
 from shards.edges import layer_words
 from shards.errors import CapacityError, StageError
-from shards.inputs import check_rows
 from shards.kv_cache import kv_precision, kv_token_bytes
 from shards.llamacpp.binding import binding
 from shards.llamacpp.context import SEQUENCES, LlamaContext, LlamaModel
 from shards.manifest import ModelFacts
-from shards.runtime import Batch, KvPrecision, RuntimeFacts, StageConfig
+from shards.prepared_steps import PreparedSteps
+from shards.runtime import Batch, KvPrecision, RuntimeFacts, SequenceRows, StageConfig, wanted_rows
 
 BLOCK = 32
 """Tokens of a KV block. llama.cpp's cells are tokens; blocks are what the other engines share by, too."""
@@ -33,7 +33,7 @@ _KV_GROUP = 32
 """Numbers that share a scale in q8_0."""
 
 
-class LlamaCppRuntime:
+class LlamaCppRuntime(PreparedSteps):
     """A StageRuntime over llama.cpp.
 
     Args:
@@ -55,16 +55,11 @@ class LlamaCppRuntime:
         kept = _kv_type(config, model)
         blocks = -(-config.kv_tokens // BLOCK)
         threads = config.threads or len(config.cores or ()) or psutil.cpu_count(logical=False) or 1
-        self._facts = facts = RuntimeFacts(
-            engine="llamacpp",
-            device="CPU",
-            first_layer=config.first_layer,
-            end_layer=config.end_layer,
-            depth=model.layers,
-            hidden_size=model.hidden_size,
-            vocabulary=model.vocabulary,
+        self._facts = facts = RuntimeFacts.of(
+            config,
+            model,
             block=BLOCK,
-            kv_tokens=blocks * BLOCK,
+            blocks=blocks,
             sequences=SEQUENCES,
             properties={
                 "KV_CACHE_PRECISION": _KV_TYPES[kept],
@@ -84,43 +79,32 @@ class LlamaCppRuntime:
             raise
         self._slots: dict[int, int] = {}
         self._free = list(range(SEQUENCES))[::-1]
+        none = np.empty(0, np.int32)
+        self._layout = none, none, none
+        """Of the rows of the next step their positions and slots, and which of them are wanted."""
 
-    @property
-    def facts(self) -> RuntimeFacts:
-        """What the stage is."""
-        return self._facts
-
-    def step(self, batch: Batch) -> NDArray[np.float32]:
-        """Run one ragged step; see StageRuntime."""
-        check_rows(batch, self._facts)
+    def _lay_out(self, sequences: tuple[SequenceRows, ...]) -> None:
         table = self._table
-        lengths = [table.length(rows.sequence) for rows in batch.sequences]
-        if opened := sum(rows.sequence not in self._slots for rows in batch.sequences):
-            table.needed(batch.sequences)  # what is wrong with a sequence is said before what is full
+        lengths = [table.length(rows.sequence) for rows in sequences]
+        if opened := sum(rows.sequence not in self._slots for rows in sequences):
+            table.needed(sequences)  # what is wrong with a sequence is said before what is full
             self._check_slots(opened)
-        table.extend(batch.sequences)
-        for rows, length in zip(batch.sequences, lengths, strict=True):
+        table.extend(sequences)
+        for rows, length in zip(sequences, lengths, strict=True):
             if rows.sequence not in self._slots:
                 self._slots[rows.sequence] = self._free.pop()
             elif rows.past < length:
                 self._forget(rows.sequence, rows.past)
+        counts = np.array([rows.count for rows in sequences], np.int32)
+        slots = np.repeat(np.array([self._slots[rows.sequence] for rows in sequences], np.int32), counts)
+        past = np.array([rows.past for rows in sequences], np.int32)
+        positions = np.arange(len(slots), dtype=np.int32) + np.repeat(past - (np.cumsum(counts) - counts), counts)
+        self._layout = positions, slots, wanted_rows(sequences)
+
+    def _run(self, batch: Batch) -> NDArray[np.float32]:
         if not len(batch.x):
             return np.empty((0, self._context.width_out), np.float32)
-        counts = [rows.count for rows in batch.sequences]
-        slots = np.repeat(np.array([self._slots[rows.sequence] for rows in batch.sequences], np.int32), counts)
-        past = np.array([rows.past for rows in batch.sequences], np.int32)
-        positions = np.arange(len(slots), dtype=np.int32) + np.repeat(past - (np.cumsum(counts) - counts), counts)
-        try:
-            out = self._context.decode(batch.x, positions, slots, batch.wanted)
-        except RuntimeError as error:
-            for rows in batch.sequences:
-                table.rollback(rows.sequence, rows.past)
-                self._forget(rows.sequence, rows.past)
-            raise StageError(
-                f"{self._facts.device} failed in a step of {len(batch.x)} rows: {error}",
-                where=f"layers {layer_words(self._facts)}",
-            ) from error
-        return out
+        return self._context.decode(batch.x, *self._layout)
 
     def fork(self, source: int, target: int, length: int) -> None:
         """Open `target` with the first `length` tokens of `source`; they share the cells."""
@@ -141,6 +125,11 @@ class LlamaCppRuntime:
         self._context.close()
         self._model.close()
         self._on_close()
+
+    def _roll_back(self, batch: Batch) -> None:
+        for rows in batch.sequences:
+            self._table.rollback(rows.sequence, rows.past)
+            self._forget(rows.sequence, rows.past)
 
     def _forget(self, sequence: int, length: int) -> None:
         self._context.remove(self._slots[sequence], length)

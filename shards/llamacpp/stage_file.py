@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ from shards.manifest import Span
 from shards.progress import Progress, silent
 
 STAND_IN_TOKENS = 32
-"""Rows of a middle stage's embedding."""
+"""Rows of a middle stage's embedding, at most."""
 
 _F32, _F16, _Q4_1 = 0, 1, 3
 _Q4_1_WEIGHTS, _Q4_1_BYTES = 32, 20
@@ -43,7 +42,8 @@ _FIRST_STAGES_ALONE = ("embedding_scale",)
 """What is done to the embedding; llama.cpp does it to incoming hidden states as well."""
 _COUNTED_FROM_LAYER_0 = ("leading_dense_block_count",)
 _CHUNK = 4 * 2**20
-_UNUSED_SECONDS = 30 * 86_400
+PARTIAL = ".partial"
+"""How the name of a file ends that is being made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +54,25 @@ class StageLayout:
     """First layer."""
     end: int
     """One past the last."""
-    entries: tuple[Entry, ...]
-    tensors: tuple[Tensor, ...]
     sources: tuple[Tensor | None, ...]
     """Where the bytes of each tensor come from; None: it is a stand-in, all zero."""
-    alignment: int
+    head: bytes
+    """What comes before the first tensor."""
+    places: tuple[int, ...]
+    """Where each tensor begins."""
+    length: int
+    """Bytes of the file, holes among them."""
+
+    @property
+    def size(self) -> int:
+        """Bytes it takes on the disk."""
+        return len(self.head) + sum(source.size for source in self.sources if source is not None)
 
 
 def lay_out(model: GgufMetadata, first: int, end: int) -> StageLayout:
     """What the file of layers [first, end) holds."""
     is_first, is_tail = first == 0, end == model.depth
-    vocabulary = model.vocabulary if is_first or is_tail else STAND_IN_TOKENS
+    vocabulary = model.vocabulary if is_first or is_tail else min(model.vocabulary, STAND_IN_TOKENS)
     tensors: list[Tensor] = []
     sources: list[Tensor | None] = []
     for tensor in model.tensors:
@@ -95,11 +103,12 @@ def lay_out(model: GgufMetadata, first: int, end: int) -> StageLayout:
         elif name in _COUNTED_FROM_LAYER_0 and isinstance(value, int):
             value = max(0, value - first)
         entries.append(entry.model_copy(update={"value": value}))
-    return StageLayout(first, end, tuple(entries), tuple(tensors), tuple(sources), model.alignment)
+    head, places, length = header(model.alignment, entries, tensors)
+    return StageLayout(first, end, tuple(sources), head, places, length)
 
 
-def write(layout: StageLayout, tensors: Path, spans: Iterable[Span], target: Path, progress: Progress = silent) -> Path:
-    """Make a stage's file at `target`, which appears when it is whole; one that is there already is used again.
+def write(layout: StageLayout, tensors: Path, spans: Iterable[Span], target: Path, progress: Progress = silent) -> None:
+    """Make a stage's file at `target`, which appears when it is whole.
 
     Args:
         layout: What it holds.
@@ -120,19 +129,14 @@ def write(layout: StageLayout, tensors: Path, spans: Iterable[Span], target: Pat
                 where=str(tensors),
                 hint="Export the model again.",
             )
-    head, places, total = header(layout.alignment, layout.entries, layout.tensors)
-    if _is_whole(target, head, total):
-        os.utime(target)
-        return target
-    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    partial = target.with_name(f"{target.name}.{os.getpid()}{PARTIAL}")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _remove_unused(target.parent)
-        sparse.create(partial, total)
+        partial.unlink(missing_ok=True)  # of a process of the same number
+        sparse.create(partial, layout.length)
         with tensors.open("rb") as reader, partial.open("r+b") as writer:
-            writer.write(head)
-            for place, origin in zip(places, layout.sources, strict=True):
-                progress("writing the stage's file", place, total)
+            writer.write(layout.head)
+            for place, origin in zip(layout.places, layout.sources, strict=True):
+                progress("writing the stage's file", place, layout.length)
                 if origin is not None:
                     _copy(reader, origin, writer, place)
             writer.flush()
@@ -142,14 +146,29 @@ def write(layout: StageLayout, tensors: Path, spans: Iterable[Span], target: Pat
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             free = shutil.disk_usage(target.parent).free
             raise CapacityError(
-                f"the disk is full: the stage's file takes up to {total} bytes, {free} are free",
+                f"the disk is full: the stage's file takes {layout.size} bytes, {free} are free",
                 where=str(target),
                 hint="Free some space.",
             ) from error
         raise PackageError(f"the stage's file cannot be written ({error})", where=str(target)) from error
     finally:
-        partial.unlink(missing_ok=True)
-    return target
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def is_whole(layout: StageLayout, tensors: Path, target: Path) -> bool:
+    """Whether a stage's file is there, each byte as the package has it."""
+    try:
+        with tensors.open("rb") as reader, target.open("rb") as file:
+            if os.fstat(file.fileno()).st_size != layout.length or file.read(len(layout.head)) != layout.head:
+                return False
+            return all(
+                _is_same(reader, source, file, place)
+                for place, source in zip(layout.places, layout.sources, strict=True)
+                if source is not None
+            )
+    except OSError:
+        return False
 
 
 def _is_within(tensor: Tensor, spans: Iterable[Span]) -> bool:
@@ -179,21 +198,11 @@ def _stand_in(tensor: Tensor, tokens: int) -> Tensor:
     return Tensor(name=tensor.name, shape=shape, kind=kind, start=0, size=size)
 
 
-def _is_whole(target: Path, head: bytes, total: int) -> bool:
-    """Whether the file is there: it got its name when it was whole, and its beginning says what it holds."""
-    try:
-        with target.open("rb") as file:
-            return os.fstat(file.fileno()).st_size == total and file.read(len(head)) == head
-    except OSError:
-        return False
-
-
-def _remove_unused(folder: Path) -> None:
-    """Make room of what no plan has asked for in a month."""
-    for path in folder.iterdir():
-        with suppress(OSError):  # in use, or another process was quicker
-            if time.time() - path.stat().st_mtime > _UNUSED_SECONDS:
-                path.unlink()
+def _is_same(reader: BinaryIO, source: Tensor, file: BinaryIO, place: int) -> bool:
+    reader.seek(source.start)
+    file.seek(place)
+    parts = (min(_CHUNK, source.size - done) for done in range(0, source.size, _CHUNK))
+    return all(reader.read(part) == file.read(part) for part in parts)
 
 
 def _copy(reader: BinaryIO, source: Tensor, writer: BinaryIO, place: int) -> None:

@@ -19,7 +19,7 @@ from pipeline.stage_worker import StageWorker
 from pipeline.wire import Limits
 from shards.blocks import BlockTable
 from shards.errors import StageError
-from shards.runtime import Batch, RuntimeFacts
+from shards.runtime import Batch, RuntimeFacts, SequenceRows
 
 VOCABULARY, HIDDEN, BLOCK, KV_TOKENS = 100, 4, 4, 256
 GREEDY = Sampling(temperature=0.0)
@@ -40,6 +40,7 @@ class FakeStage:
     cached: dict[int, list[int]] = field(default_factory=dict)
     blocks: BlockTable = field(default_factory=lambda: BlockTable(KV_TOKENS // BLOCK, BLOCK))
     before_step: Callable[[Batch], None] = lambda batch: None
+    prepared: tuple[SequenceRows, ...] = ()
     closed: bool = False
 
     @property
@@ -56,6 +57,9 @@ class FakeStage:
             kv_tokens=KV_TOKENS,
             properties={},
         )
+
+    def prepare(self, sequences: tuple[SequenceRows, ...]) -> None:
+        self.prepared = sequences
 
     def step(self, batch: Batch) -> NDArray[np.float32]:
         self.before_step(batch)

@@ -8,12 +8,11 @@ the block table cell by cell, so a wrong past, position, fork, replay or reused 
 from __future__ import annotations
 
 import heapq
-import random
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.messages import (
     NOT_YET,
@@ -34,10 +33,12 @@ from pipeline.messages import (
 )
 from pipeline.scheduler import Scheduler
 from pipeline.scheduler_config import SchedulerConfig
-from pipeline.speculation.drafter import MAX_GUESSES, DrafterFacts, DraftText
 from shards.blocks import BlockTable
 from shards.errors import EdgeAgentError
 from shards.runtime import SequenceRows
+
+if TYPE_CHECKING:
+    from planted_drafter import PlantedDrafter
 
 VOCABULARY = 97
 
@@ -207,60 +208,6 @@ class Answers:
 
     def of(self, name: str) -> list[int]:
         return self.tokens.get(name, [])
-
-
-class PlantedDrafter:
-    """Guesses by the reference, right as often as it is told, and is not always ready at once.
-
-    Args:
-        seed: Of what it does.
-        chance: That a token it guesses is right.
-        stages: Of the chain.
-        patience: How often in a row it may say that it works on it.
-        cost: Milliseconds that it says a guess takes.
-    """
-
-    def __init__(self, seed: int, chance: float, stages: int, patience: int = 0, cost: float = 0.0) -> None:
-        self._pick, self._chance, self._stages, self._cost = random.Random(seed), chance, stages, cost
-        self._patience = patience
-        self.on_ready = lambda: None
-        self.requests: dict[str, Request] = {}
-        self.waits: Counter[str] = Counter()
-        """Of each text, times in a row that it was not ready."""
-        self.ended: list[str] = []
-
-    def guess(self, text: DraftText, count: int, is_free: bool = False) -> list[int] | None:
-        assert 1 <= count <= MAX_GUESSES and text.key not in self.ended
-        if is_free and self._cost:
-            return []
-        if not is_free and self.waits[text.key] < self._patience and self._pick.random() < 0.5:
-            self.waits[text.key] += 1
-            return None
-        del self.waits[text.key]
-        wanted = self.requests[text.key]
-        answer = reference(replace(wanted, stop_tokens=frozenset()), self._stages)
-        assert list(text.tokens) == [*wanted.prompt, *answer][: len(text.tokens)]
-        start = len(text.tokens) + len(text.guesses) - len(wanted.prompt)
-        right = answer[start : start + self._pick.randint(0, count)]
-        return [token if self._pick.random() < self._chance else (token + 1) % VOCABULARY for token in right]
-
-    def end(self, key: str, client: str, tokens: Sequence[int]) -> None:
-        assert key not in self.ended and self.requests[key].client == client
-        self.ended.append(key)
-        del self.waits[key]
-
-    def kind(self, key: str) -> str:
-        return "planted"
-
-    def cost_ms(self, count: int) -> float:
-        return count * self._cost
-
-    @property
-    def facts(self) -> DrafterFacts:
-        return DrafterFacts("planted")
-
-    def close(self) -> None:
-        pass
 
 
 def run(

@@ -7,17 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_limits import LIMITS
 
 from pipeline import wire
 from pipeline.messages import SequenceRows, StepResult, Token
 from pipeline.tail_capture import TailCapture
-from pipeline.wire import Limits
 from shards.errors import ConfigurationError, WireError
 
-PLAIN = Limits(
-    epoch=3, payload="tokens", hidden_size=4, vocabulary=100, kv_tokens=64, max_rows=16, max_sequences=4,
-    max_operations=8,
-)  # fmt: skip
+PLAIN = LIMITS.model_copy(update={"payload": "tokens"})
 CAPTURING = PLAIN.model_copy(update={"captures": True})
 
 

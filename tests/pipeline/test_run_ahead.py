@@ -8,24 +8,14 @@ import numpy as np
 import pytest
 import zmq
 from simulated_chain import Driven, TimedChain, reference, request, scheduler
+from small_limits import LIMITS
 
 from pipeline import wire
 from pipeline.link import KeyPair, Peer, Receiver, Sender
 from pipeline.messages import NOT_YET, Finished, Free, StepResult, Token
 from pipeline.run_ahead import LatestTokens
-from pipeline.wire import Frame, Limits
+from pipeline.wire import Frame
 from shards.runtime import SequenceRows
-
-LIMITS = Limits(
-    epoch=0,
-    payload="tokens",
-    hidden_size=4,
-    vocabulary=100,
-    kv_tokens=64,
-    max_rows=8,
-    max_sequences=4,
-    max_operations=8,
-)
 
 
 def frame(number: int, *rows: SequenceRows, tokens: tuple[int, ...], free: tuple[int, ...] = ()) -> Frame:
@@ -129,7 +119,7 @@ def test_the_first_of_several_stages_waits_for_the_tails_echo() -> None:
         latest.fill(frame(0, SequenceRows(7, 0, 1, 1), tokens=(5,)))
         latest.fill(frame(1, SequenceRows(8, 0, 1, 1), tokens=(5,)))
         for result in (StepResult(0, (Token(7, 1, 41),)), StepResult(1, (Token(8, 1, 42),))):
-            sender.send(wire.encode_result(result, 0))
+            sender.send(wire.encode_result(result, LIMITS.epoch))
         assert latest.fill(frame(2, SequenceRows(7, 1, 1, 1), tokens=(NOT_YET,))).x.tolist() == [41]
         assert latest.fill(frame(3, SequenceRows(8, 1, 1, 1), tokens=(NOT_YET,))).x.tolist() == [42]
     finally:

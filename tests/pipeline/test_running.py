@@ -1,16 +1,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
+from unsplit import Whole
 
+from agent.bench.load import run_load
 from pipeline import layout
 from pipeline.layout import lay_out
-from pipeline.messages import Finished, Request, RequestEvent, Sampling, TokenEvent
 from pipeline.running import RunningModel, RunOptions
 from shards import manifest as manifests
 from shards.edges import layer_words
@@ -27,52 +26,15 @@ PROMPTS = (
 NEW = 32
 
 
-def whole_model(package: Path, prompts: list[list[int]], count: int) -> list[list[int]]:
-    """Greedy answers of the package's IR as OpenVINO runs it, unsplit and stateful, in exact numbers."""
-    import openvino as ov
-
-    exact = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
-    core = ov.Core()
-    model = core.read_model(package / manifests.GRAPH, package / manifests.WEIGHTS)
-    request = core.compile_model(model, "CPU", exact).create_infer_request()
-    answers = []
-    for prompt in prompts:
-        request.reset_state()
-        tokens, past = list(prompt), 0
-        for _ in range(count):
-            request.infer(
-                {
-                    "input_ids": np.array([tokens[past:]], np.int64),
-                    "attention_mask": np.ones((1, len(tokens)), np.int64),
-                    "position_ids": np.arange(past, len(tokens))[None],
-                    "beam_idx": np.zeros(1, np.int32),
-                }
-            )
-            past = len(tokens)
-            tokens.append(int(request.get_tensor("logits").data[0, -1].argmax()))
-        answers.append(tokens[len(prompt) :])
-    return answers
-
-
 def test_two_processes_say_what_the_unsplit_model_says(smollm2_package: Path) -> None:
     options = RunOptions(stages=2, mode="exact", token_budget=40, kv_tokens=2048)
     with RunningModel.open(smollm2_package, options) as model:
-        prompts = [model.tokenizer.encode(text) for text in PROMPTS]
-        events: SimpleQueue[RequestEvent] = SimpleQueue()
-        for i, prompt in enumerate(prompts):  # side by side, the long ones in chunks
-            model.head.submit(Request(str(i), tuple(prompt), Sampling(temperature=0.0), NEW), events.put)
-        said: dict[str, list[int]] = {str(i): [] for i in range(len(prompts))}
-        ended = 0
-        while ended < len(prompts):
-            match events.get(timeout=120):
-                case TokenEvent(request=request, token=token):
-                    said[request].append(token.token)
-                case event:
-                    assert isinstance(event, Finished)
-                    ended += 1
+        prompts = [tuple(model.tokenizer.encode(text)) for text in PROMPTS]
+        said = run_load([model.head], prompts, NEW).tokens  # side by side, the long ones in chunks
         pids = [stage.pid for stage in model.chain.stages]
     assert not any(psutil.pid_exists(pid) for pid in pids)
-    assert list(said.values()) == whole_model(smollm2_package, prompts, NEW)
+    whole = Whole(smollm2_package)
+    assert [list(answer) for answer in said] == [whole.generate(prompt, NEW) for prompt in prompts]
 
 
 def edges(package: Path, **options: Any) -> list[tuple[int, int]]:

@@ -11,28 +11,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from single_rows import Logits, decode, draw
 
 from pipeline import noise
 from pipeline.messages import Fork, Open, Sampling, Token
 from pipeline.sampler import Sampler
-from pipeline.sampling_checks import validate
-from shards.errors import RequestError, StageError
+from shards.errors import StageError
 from shards.runtime import SequenceRows
-
-Logits = NDArray[np.float32]
-
-
-def decode(sampler: Sampler, sequence: int, position: int, row: Logits) -> Token:
-    """One decode row: the token at `position`."""
-    (token,) = sampler.sample([SequenceRows(sequence, position - 1, 1, 1)], row[None])
-    return token
-
-
-def draw(sampling: Sampling, row: Logits, position: int = 5, history: Sequence[int] = (), prompt: int = 0) -> Token:
-    sampler = Sampler(len(row))
-    sampler.open(Open(1, sampling, tuple(history), prompt))
-    return decode(sampler, 1, position, row)
-
 
 # A plain reference: everything in float64, sorted in full, one token at a time.
 
@@ -340,114 +325,3 @@ def test_the_logits_are_left_as_they_were() -> None:
     row.flags.writeable = False
     draw(Sampling(repetition_penalty=2.0, logit_bias={3: 1.0}, logprobs=5, top_p=0.5), row, 2, (1, 2), 1)
     assert (row == before).all()
-
-
-GOOD = [
-    Sampling(),
-    Sampling(0.0, 0, 1.0, 0.0, 1.0, -2.0, 2.0, {0: -100.0, 9: 100.0}, 20, -5),
-    Sampling(100.0, 2**31 - 1, 1e-9, 1.0, 100.0, 2.0, -2.0, {}, 0, 2**64 - 1),
-]
-
-
-@pytest.mark.parametrize("sampling", GOOD, ids=str)
-def test_sampling_in_range_is_accepted(sampling: Sampling) -> None:
-    validate(sampling, 10)
-    assert 0 <= draw(sampling, np.zeros(10, np.float32), 1, (3,), 1).token < 10
-
-
-BAD: list[tuple[str, Any, str]] = [
-    ("temperature", -0.1, "at least 0 and at most 100"),
-    ("temperature", 101.0, "at least 0 and at most 100"),
-    ("temperature", math.nan, "at least 0 and at most 100"),
-    ("temperature", math.inf, "at least 0 and at most 100"),
-    ("top_k", -1, "at least 0 and at most 2147483647"),
-    ("top_k", 10**400, "at least 0 and at most 2147483647"),
-    ("top_p", 0.0, "above 0 and at most 1"),
-    ("top_p", 1.01, "above 0 and at most 1"),
-    ("top_p", math.nan, "above 0 and at most 1"),
-    ("min_p", -0.01, "at least 0 and at most 1"),
-    ("min_p", 1.01, "at least 0 and at most 1"),
-    ("repetition_penalty", 0.0, "at least 0.01 and at most 100"),
-    ("repetition_penalty", math.inf, "at least 0.01 and at most 100"),
-    ("presence_penalty", -2.01, "at least -2 and at most 2"),
-    ("frequency_penalty", 2.01, "at least -2 and at most 2"),
-    ("seed", 2**64, "at least -9223372036854775808 and at most 18446744073709551615"),
-    ("logprobs", -1, "at least 0 and at most 20"),
-    ("logprobs", 21, "at least 0 and at most 20"),
-]
-
-
-@pytest.mark.parametrize(("field", "value", "bounds"), BAD)
-def test_sampling_out_of_range_names_field_value_and_bounds(field: str, value: Any, bounds: str) -> None:
-    with pytest.raises(RequestError) as caught:
-        validate(replace(Sampling(), **{field: value}), 10)
-    assert caught.value.where == field
-    assert str(value) in str(caught.value)
-    assert bounds in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("bias", "what"),
-    [
-        ({10: 1.0}, "token id 10 does not exist: this model has ids 0 to 9"),
-        ({-1: 1.0}, "token id -1 does not exist"),
-        ({3: 101.0}, "at least -100 and at most 100"),
-        ({3: math.nan}, "at least -100 and at most 100"),
-        (dict.fromkeys(range(1025), 1.0), "1025 entries are given, at most 1024"),
-    ],
-)
-def test_logit_bias_is_checked(bias: dict[int, float], what: str) -> None:
-    with pytest.raises(RequestError, match=what) as caught:
-        validate(Sampling(logit_bias=bias), 10)
-    assert caught.value.where is not None
-    assert caught.value.where.startswith("logit_bias")
-
-
-# A head that knows some tokens only.
-
-
-@st.composite
-def trimmed_draws(draw_: st.DrawFn) -> tuple[Sampling, Logits, NDArray[np.int32], list[int], int]:
-    size = draw_(st.integers(2, 300))
-    ids = np.array(sorted(draw_(st.sets(st.integers(0, size - 1), min_size=1))), np.int32)
-    tokens = st.integers(0, size - 1)
-    history = draw_(st.lists(tokens, max_size=20))
-    sampling = Sampling(
-        temperature=draw_(st.sampled_from([0.0, 0.7, 1.2])),
-        top_k=draw_(st.sampled_from([0, 3])),
-        top_p=draw_(st.sampled_from([1.0, 0.9])),
-        repetition_penalty=draw_(st.sampled_from([1.0, 1.3])),
-        presence_penalty=draw_(st.sampled_from([0.0, 0.5])),
-        frequency_penalty=draw_(st.sampled_from([0.0, 0.2])),
-        logit_bias=draw_(st.dictionaries(tokens, st.sampled_from([-5.0, 2.0]), max_size=4)),
-        logprobs=draw_(st.sampled_from([None, 3])),
-        seed=draw_(st.integers(0, 2**32)),
-    )
-    row = np.random.default_rng(draw_(st.integers(0, 2**32))).normal(0, 3, size).astype(np.float32)
-    return sampling, row, ids, history, draw_(st.integers(0, len(history)))
-
-
-@given(trimmed_draws())
-def test_a_trimmed_head_draws_as_a_whole_one_that_makes_the_others_impossible(
-    case: tuple[Sampling, Logits, NDArray[np.int32], list[int], int],
-) -> None:
-    """Noise, penalties, bias and log probabilities go by the token, not by its column."""
-    sampling, row, ids, history, prompt = case
-    whole = np.full(len(row), -1e30, np.float32)
-    whole[ids] = row[ids]
-    found = []
-    for sampler, logits in ((Sampler(len(row)), whole), (Sampler(len(row), ids), row[ids])):
-        sampler.open(Open(1, sampling, tuple(history), prompt))
-        found.append(decode(sampler, 1, len(history), logits))
-    (wanted, got), top = found, len(ids)
-    assert (got.token, got.position) == (wanted.token, wanted.position)
-    assert got.logprob == wanted.logprob or got.logprob == pytest.approx(wanted.logprob, abs=1e-5)
-    assert [token for token, _ in got.top] == [token for token, _ in wanted.top][:top]
-
-
-def test_a_trimmed_head_wants_logits_of_its_width() -> None:
-    sampler = Sampler(100, np.array([3, 50], np.int32))
-    sampler.open(Open(1, Sampling(temperature=0.0)))
-    with pytest.raises(StageError, match="over 2 tokens"):
-        decode(sampler, 1, 5, np.zeros(100, np.float32))
-    assert decode(sampler, 1, 5, np.array([0, 1], np.float32)).token == 50

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
+from math import ceil
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from simulated_chain import VOCABULARY, Answers, Chain, PlantedDrafter, reference, request, run
+from planted_drafter import PlantedDrafter
+from simulated_chain import VOCABULARY, Answers, Chain, reference, request, run
 
 from pipeline.admission import BATCH_PATIENCE_SECONDS
 from pipeline.messages import Failed, Finished, Request, Service, StageTiming, StepResult
@@ -42,6 +44,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         asynchronous=st.booleans(),
         patience=st.integers(0, 2),
         cost=st.sampled_from([0.0, 0.1, 5.0]),
+        free=st.sampled_from([0.0, 0.3]),
+        link_ms=st.sampled_from([0.0, 0.0, 4.0, 100.0]),
+        detour_ms=st.sampled_from([None, 0.0]),
         seed=st.integers(0, 9),
         hears=st.booleans(),
     )
@@ -64,6 +69,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         asynchronous: bool,
         patience: int,
         cost: float,
+        free: float,
+        link_ms: float,
+        detour_ms: float | None,
         seed: int,
         hears: bool,
     ) -> None:
@@ -77,12 +85,14 @@ class SchedulerMachine(RuleBasedStateMachine):
             prefix_cache=prefix_cache,
             runs_ahead=runs_ahead,
             step_times=step_times,
+            link_ms=link_ms,
+            detour_ms=detour_ms,
             target_tbt_ms=target_tbt_ms,
             mixed=mixed,
             max_waiting=max_waiting,
             speculation=SpeculationConfig(draft_tokens, asynchronous),
         )
-        self.drafter = None if drafts is None else PlantedDrafter(seed, drafts, stages, patience, cost)
+        self.drafter = None if drafts is None else PlantedDrafter(seed, drafts, stages, patience, cost, free)
         self.hears = hears
         """Whether stages are told in time of what is void."""
         self.timed = timed
@@ -233,7 +243,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         if hasattr(self, "scheduler"):
             assert len(self.chain.sent) == self.scheduler.snapshot().in_flight
             if not self.timed:
-                assert len(self.chain.sent) <= 2 * self.config.stages + self.config.runs_ahead
+                times = self.config.step_times
+                under_way = ceil(self.config.link_ms / times[0][1]) if times else 0
+                most = 2 * self.config.stages + under_way + self.config.runs_ahead
+                assert len(self.chain.sent) <= most
             on_their_way = Counter(rows.sequence for step in self.chain.sent for rows in step.rows if rows.sample)
             if self.drafter is None:
                 assert max(on_their_way.values(), default=0) <= 1 + self.config.runs_ahead

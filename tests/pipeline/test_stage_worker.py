@@ -62,6 +62,16 @@ def test_steps_give_tokens_with_the_timings_of_every_stage(chain: ThreadChain) -
     assert picked(receive(chain)) == {2: 10, 1: 14}
 
 
+def test_engines_prepare_for_the_rows_of_each_step(two: ThreadChain) -> None:
+    seen = []
+    for stage in two.stages:
+        stage.before_step = lambda batch, stage=stage: seen.append(stage.prepared is batch.sequences)  # type: ignore[misc]
+    send(two, 0, [(1, 0, [3, 4], 1)], Open(1, GREEDY))
+    send(two, 1, [(1, 2, [7], 1)])
+    assert [picked(receive(two)), picked(receive(two))] == [{1: 7}, {1: 14}]
+    assert seen == [True] * 4
+
+
 @pytest.mark.parametrize("hidden", ["f32", "f16"])
 def test_both_kinds_of_hidden_state_carry(hidden: PayloadKind) -> None:
     chain = fake_chain(3, hidden)

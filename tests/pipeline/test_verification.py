@@ -9,24 +9,14 @@ import pytest
 from fake_stages import GREEDY, VOCABULARY, ThreadChain, answer, fake_chain
 from hypothesis import given
 from hypothesis import strategies as st
+from small_limits import LIMITS
 
 from pipeline import wire
 from pipeline.cancelled import CancelledBranches
 from pipeline.messages import Fork, Open, Sampling, SequenceRows, StepResult, Token, Verify
 from pipeline.sampler import Sampler
-from pipeline.wire import Frame, Limits
+from pipeline.wire import Frame
 from shards.errors import StageError, WireError
-
-LIMITS = Limits(
-    epoch=1,
-    payload="tokens",
-    hidden_size=4,
-    vocabulary=100,
-    kv_tokens=64,
-    max_rows=16,
-    max_sequences=4,
-    max_operations=8,
-)
 
 # On the wire
 
@@ -37,7 +27,8 @@ def frame(*verifies: Verify) -> Frame:
 
 
 def decoded(sent: Frame) -> Frame:
-    return wire.decode([bytes(part) for part in wire.encode(sent, 1, "tokens")], LIMITS)
+    limits = LIMITS.model_copy(update={"payload": "tokens"})
+    return wire.decode([bytes(part) for part in wire.encode(sent, limits.epoch, "tokens")], limits)
 
 
 def test_verifies_come_back_as_they_were() -> None:

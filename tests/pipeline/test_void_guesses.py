@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from simulated_chain import Answers, Chain, PlantedDrafter, reference, request
+from planted_drafter import PlantedDrafter
+from simulated_chain import Answers, Chain, reference, request
 
 from pipeline.messages import Finished, Request, StageTiming, StepResult
 from pipeline.scheduler import Scheduler

@@ -10,22 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_limits import LIMITS
 
 from pipeline import payload, wire
 from pipeline.messages import Fork, Free, Open, Sampling, SequenceRows, StageTiming, StepResult, Token
-from pipeline.wire import Frame, Limits
+from pipeline.wire import Frame
 from shards.errors import WireError
-
-LIMITS = Limits(
-    epoch=3,
-    payload="f32",
-    hidden_size=4,
-    vocabulary=100,
-    kv_tokens=64,
-    max_rows=16,
-    max_sequences=4,
-    max_operations=8,
-)
 
 sequences = st.integers(0, 2**63 - 1)
 tokens = st.integers(0, 99)

@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from chains import CLOSE, Chain, Whole, WholeGguf, chain
+from chains import CLOSE, Chain, chain
 from numpy.typing import NDArray
 from packages import llamacpp_package_of, package_of
 from tiny_gguf import write_tiny_gguf
+from unsplit import Whole, WholeGguf
 from zoo import LAYERS, VOCABULARY, family_ir
 
 from shards.errors import CapacityError, StageError
+from shards.row_shapes import RowShapes
 from shards.runtime import Batch, SequenceRows
 
 OPENVINO = ("openvino-paged", "openvino-stateful")
@@ -43,14 +45,6 @@ def tiny(engine: str, tiny_package: Path, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="module")
 def whole(engine: str, tiny: Path) -> Whole | WholeGguf:
     return WholeGguf(tiny) if engine == "llamacpp" else Whole(tiny)
-
-
-@pytest.fixture(scope="module")
-def real(engine: str, request: pytest.FixtureRequest) -> Path:
-    """SmolLM2, as the engine takes it."""
-    name = "smollm2_llamacpp_package" if engine == "llamacpp" else "smollm2_package"
-    package: Path = request.getfixturevalue(name)
-    return package
 
 
 @pytest.fixture(scope="module")
@@ -90,11 +84,12 @@ def test_sequences_side_by_side_get_the_unsplit_models_tokens(
     assert got == {sequence: whole.generate(prompt, 24) for sequence, prompt in prompts.items()}
 
 
-def test_a_real_model_gets_the_unsplit_models_tokens(real: Path, engine: str) -> None:
+def test_a_real_model_that_is_cut_within_a_layer_gets_the_unsplit_models_tokens(smollm2_package: Path) -> None:
+    """Cut between layers, whole processes of it do in every engine: see test_exact_generation, test_llamacpp_stages."""
     prompts = {1: [504, 3575, 282, 4649, 314], 2: TOKENS[:50]}
-    with chain(real, edges_for(engine, (0, 13.5, 30)), engine=engine) as stages:
+    with chain(smollm2_package, (0, 13.5, 30)) as stages:
         got = stages.generate(prompts, count=12, chunk=33)
-    unsplit = WholeGguf(real) if engine == "llamacpp" else Whole(real)
+    unsplit = Whole(smollm2_package)
     assert got == {sequence: unsplit.generate(prompt, 12) for sequence, prompt in prompts.items()}
 
 
@@ -217,6 +212,43 @@ def test_impossible_batches_are_refused(two: Chain, batch: Batch, message: str) 
         two.stages[0].step(batch)
     with pytest.raises(StageError, match="unknown"):  # nothing of it was opened
         two.rows(1, 1, TOKENS[:1])
+
+
+def test_a_step_may_be_prepared_before_its_rows_are_there(two: Chain, logits: NDArray[np.float32]) -> None:
+    first = (SequenceRows(1, 0, 8, 2), SequenceRows(2, 0, 3))
+    x: NDArray[Any] = np.array(TOKENS[:8] + TOKENS[:3])
+    for stage in two.stages:
+        stage.prepare(first)
+        x = stage.step(Batch(first, x))
+    assert_close(x, logits[6:8])
+    for stage in two.stages:  # another one comes after all
+        stage.prepare((SequenceRows(1, 8, 1, 1), SequenceRows(2, 3, 1)))
+    assert_close(two.rows(2, 3, TOKENS[3:5]), logits[3:5])
+    assert_close(two.rows(1, 8, TOKENS[8:10]), logits[8:10])
+
+
+def test_rows_that_do_not_suit_what_was_prepared_leave_nothing(two: Chain, logits: NDArray[np.float32]) -> None:
+    two.rows(1, 0, TOKENS[:8])
+    rows = (SequenceRows(1, 8, 3, 1),)
+    two.stages[0].prepare(rows)
+    with pytest.raises(StageError, match="its sequences call for"):
+        two.stages[0].step(Batch(rows, np.array(TOKENS[8:10])))
+    with pytest.raises(StageError, match="11 tokens should be cached, 8 are"):
+        two.rows(1, 11, TOKENS[11:12])
+    assert_close(two.rows(1, 8, TOKENS[8:12]), logits[8:12])
+
+
+def test_rows_that_fill_a_step_up_change_nothing(tiny_package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    want = Whole(tiny_package).logits(TOKENS)
+    monkeypatch.setattr(RowShapes, "fitting", lambda self, rows: rows + 3)
+    settings: dict[str, Any] = {"mode": "fast", "kv_precision": "f32", "tune": False, "kv_tokens": 128}
+    with chain(tiny_package, (0, 1.5, LAYERS), **settings) as stages:
+        assert_close(stages.rows(1, 0, TOKENS[:30]), want[:30])
+        mixed = stages.step([SequenceRows(1, 30, 5, 2), SequenceRows(2, 0, 40)], TOKENS[30:35] + TOKENS[:40])
+        assert_close(mixed, want[33:35])
+        assert stages.step([SequenceRows(2, 40, 1)], TOKENS[40:41]).shape == (0, VOCABULARY)
+        both = stages.step([SequenceRows(1, 35, 1, 1), SequenceRows(2, 41, 1, 1)], [TOKENS[35], TOKENS[41]])
+        assert_close(both, want[[35, 41]])
 
 
 def test_hidden_states_of_the_wrong_width_are_refused(two: Chain) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 import pytest
-from chains import Chain, Whole, chain
+from chains import Chain, chain
 from numpy.typing import NDArray
+from unsplit import Whole
 from zoo import LAYERS, VOCABULARY
 
 from shards import loading, manifest

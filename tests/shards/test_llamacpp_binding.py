@@ -34,6 +34,14 @@ def test_a_missing_package_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -
         binding.binding()
 
 
+def test_whether_it_is_there_is_said_without_loading_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(binding.importlib, "import_module", lambda name: pytest.fail(name))
+    binding.require()
+    monkeypatch.setattr(binding, "find_spec", lambda name: None)
+    with pytest.raises(StageError, match=r'not installed.*pip install "edge-agent\[llamacpp\]"'):
+        binding.require()
+
+
 def test_a_library_that_does_not_load_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(name: str) -> None:
         raise RuntimeError("Failed to load shared library: no such file")

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from chains import Chain, Whole, WholeGguf, chain
+from chains import Chain, chain
 from numpy.typing import NDArray
+from unsplit import Whole, WholeGguf
 
 from pipeline.tokenizer import Tokenizer
 

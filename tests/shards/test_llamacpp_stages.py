@@ -1,5 +1,5 @@
-"""What only the llama.cpp engine does: stages that equal the unsplit model to the bit, cells that two sequences share,
-and files of a stage's own. What every engine must do is in test_engines.py."""
+"""What only the llama.cpp engine does: stages that equal the unsplit model to the bit, and cells that two sequences
+share. What every engine must do is in test_engines.py."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from chains import CLOSE, Chain, WholeGguf, chain
+from chains import CLOSE, Chain, chain
 from llamacpp_families import VOCABULARY, write_llama_like, write_olmo2
 from numpy.typing import NDArray
 from packages import llamacpp_package_of, rehash
 from tiny_gguf import write_tiny_gguf
+from unsplit import WholeGguf
 
 from shards import manifest as manifests
 from shards.errors import CapacityError, PackageError, StageError
@@ -250,19 +251,6 @@ def test_a_stage_needs_only_its_own_bytes(smollm2_llamacpp_package: Path, tmp_pa
         stage.close()
 
 
-def test_the_stages_file_is_kept_used_again_and_made_again_when_it_is_not_whole(tiny: Path, tmp_path: Path) -> None:
-    load_stage(config(tiny, 1, 3), cache=tmp_path).close()
-    (path,) = (tmp_path / "llamacpp").iterdir()
-    before = path.stat().st_ino, path.read_bytes()
-    load_stage(config(tiny, 1, 3), cache=tmp_path).close()
-    assert (path.stat().st_ino, path.read_bytes()) == before
-    for damaged in (before[1][:-32], b"GGUX" + before[1][4:], b""):
-        path.write_bytes(damaged)
-        load_stage(config(tiny, 1, 3), cache=tmp_path).close()
-        assert path.read_bytes() == before[1]
-    assert [found.name for found in path.parent.iterdir()] == [path.name]
-
-
 def test_without_a_cache_nothing_stays(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     load_stage(config(tiny, 1, 3)).close()
@@ -279,6 +267,9 @@ def test_without_a_cache_nothing_stays(tiny: Path, tmp_path: Path, monkeypatch: 
         ('"start":0', '"start":-1', "greater than or equal to 0"),
         ('"width":64', '"width":65', "of another model than the manifest describes"),
         ('"kind":4', '"kind":1', "is not of the type 1"),
+        ('"shape":[64]', '"shape":[-64]', "greater than 0"),
+        ('"shape":[64]', '"shape":[9223372036854775808,9]', "is to have 83010348331692982272 weights"),
+        ('"size":256', '"size":18446744073709551615', "less than or equal to"),
     ],
 )
 def test_metadata_that_makes_no_sense_is_refused(tiny: Path, tmp_path: Path, old: str, new: str, said: str) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from chains import Chain, Whole, chain
+from chains import Chain, chain
 from packages import rehash
+from unsplit import Whole
 from zoo import LAYERS
 
 from shards import manifest as manifests

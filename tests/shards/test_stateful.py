@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 import pytest
-from chains import CLOSE, Chain, Whole, chain
+from chains import CLOSE, Chain, chain
 from openvino import opset13 as op
 from packages import package_of
+from unsplit import Whole
 from zoo import LAYERS, VOCABULARY, family_ir
 
 from shards.openvino_stateful import HIDDEN_SHARE, StatefulStage

@@ -274,3 +274,4 @@ def test_a_folder_that_cannot_be_written_is_named(source: PackageStore, tmp_path
     with pytest.raises(PackageError, match="cannot be created") as caught:
         PackageStore.create(tmp_path / "node", source.manifest)
     assert caught.value.where == str(tmp_path / "node")
+    assert "Errno" not in caught.value.what and "edge-agent doctor" in (caught.value.hint or "")

@@ -20,20 +20,22 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def in_force(package: Path, cache: Path | None, **settings: Any) -> dict[str, str]:
-    stage = load_stage(StageConfig(package=package, first_layer=0, end_layer=LAYERS, **settings), cache=cache)
+    """Of the first layer, whose threads are given, so that they are not tried out."""
+    settings = {"first_layer": 0, "end_layer": 1, "threads": 1} | settings
+    stage = load_stage(StageConfig(package=package, **settings), cache=cache)
     stage.close()
     return stage.facts.properties
 
 
 def test_what_was_found_is_kept_and_used_again(tiny_package: Path, tmp_path: Path) -> None:
     cache = tmp_path / "made" / "here"
-    found = in_force(tiny_package, cache)
+    found = in_force(tiny_package, cache, threads=None)
     (file,) = cache.iterdir()
     kept = Tuned.model_validate_json(file.read_bytes())
     assert all(found[name] == str(value) for name, value in kept.properties.items())
     assert len(kept.milliseconds) > 1
     file.write_text(json.dumps({"properties": {GROUP_SIZE: 96}, "milliseconds": {}}), "utf-8")
-    assert in_force(tiny_package, cache)[GROUP_SIZE] == "96"
+    assert in_force(tiny_package, cache, threads=None)[GROUP_SIZE] == "96"
     assert list(cache.iterdir()) == [file]
 
 
@@ -53,9 +55,9 @@ def test_a_cache_that_cannot_be_written_does_not_matter(tiny_package: Path, tmp_
 
 def test_other_layers_take_the_same_result_and_other_threads_do_not(tiny_package: Path, tmp_path: Path) -> None:
     in_force(tiny_package, tmp_path)
-    load_stage(StageConfig(package=tiny_package, first_layer=1, end_layer=2), cache=tmp_path).close()
+    in_force(tiny_package, tmp_path, first_layer=1, end_layer=LAYERS)
     assert len(list(tmp_path.iterdir())) == 1
-    in_force(tiny_package, tmp_path, threads=1)
+    in_force(tiny_package, tmp_path, threads=2)
     assert len(list(tmp_path.iterdir())) == 2
 
 

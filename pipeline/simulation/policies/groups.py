@@ -24,7 +24,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline.messages import Request, RequestEvent, Step, StepResult
 from pipeline.scheduler_config import SchedulerConfig
-from pipeline.simulation.policies.streams import Stream, Streams
+from pipeline.simulation.policies.streams import Stream, Streams, refuse_drafter
+from pipeline.speculation.drafter import Drafter
 
 
 class GroupsOptions(BaseModel):
@@ -124,6 +125,7 @@ class GroupsPolicy:
         self._frames.append(step)
 
 
-def groups(config: SchedulerConfig, options: Mapping[str, object]) -> GroupsPolicy:
+def groups(config: SchedulerConfig, options: Mapping[str, object], drafter: Drafter | None = None) -> GroupsPolicy:
     """A PolicyMaker; the options are those of GroupsOptions."""
+    refuse_drafter(drafter)
     return GroupsPolicy(config, GroupsOptions.model_validate(options))

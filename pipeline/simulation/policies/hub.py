@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 
 from pipeline.messages import Request, RequestEvent, Step, StepResult
 from pipeline.scheduler_config import SchedulerConfig
-from pipeline.simulation.policies.streams import Stream, Streams
+from pipeline.simulation.policies.streams import Stream, Streams, refuse_drafter
+from pipeline.speculation.drafter import Drafter
 from shards.errors import ConfigurationError
 
 
@@ -49,8 +50,9 @@ class HubPolicy:
         return self._streams.is_idle
 
 
-def hub(config: SchedulerConfig, options: Mapping[str, object]) -> HubPolicy:
+def hub(config: SchedulerConfig, options: Mapping[str, object], drafter: Drafter | None = None) -> HubPolicy:
     """A PolicyMaker; there are no options."""
+    refuse_drafter(drafter)
     if options:
         raise ConfigurationError(f"the hub policy has no options, these are {sorted(options)}", where="policy_options")
     return HubPolicy(config)

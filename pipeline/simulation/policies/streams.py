@@ -23,7 +23,14 @@ from pipeline.messages import (
     Usage,
 )
 from pipeline.scheduler_config import SchedulerConfig
-from shards.errors import CapacityError
+from pipeline.speculation.drafter import Drafter
+from shards.errors import CapacityError, ConfigurationError
+
+
+def refuse_drafter(drafter: Drafter | None) -> None:
+    """Raise the ConfigurationError of a policy that asks no drafter, if there is one."""
+    if drafter is not None:
+        raise ConfigurationError("this policy does not use guesses; ours does", where="draft")
 
 
 @dataclass(eq=False, slots=True)

@@ -63,8 +63,9 @@ def test_the_plan_and_its_predictions_count_the_half() -> None:
     assert chain.prediction.many_users == pytest.approx(8 * 1e3 / (2 * (STAGE_MS + 4 * 29.0)), rel=0.01)
     assert chain_rate(chain, SIZE, offers, FREE) == pytest.approx(chain.prediction.many_users)
     assert stage_times(chain, SIZE, offers, FREE)(1) == pytest.approx((29.0, 29.0))
-    table, way = pacing_table(chain, SIZE, offers, FREE)
-    assert table[0] == (1, pytest.approx(STAGE_MS + 29.0)) and way == pytest.approx(HEAD_MS, rel=0.01)
+    times = pacing_table(chain, SIZE, offers, FREE)
+    assert times.table is not None and times.table[0] == (1, pytest.approx(STAGE_MS + 29.0))
+    assert times.link_ms == pytest.approx(HEAD_MS, rel=0.01) and times.detour_ms == 0
 
 
 def test_only_attentions_have_a_kv_cache() -> None:

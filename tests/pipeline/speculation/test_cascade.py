@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from pipeline.messages import Sampling
 from pipeline.speculation.cascade import Cascade
-from pipeline.speculation.drafter import DrafterFacts, DraftText
+from pipeline.speculation.drafter import DrafterFacts, DraftText, Want
 from pipeline.speculation.ngram import NgramDrafter
 
 
@@ -19,7 +19,7 @@ class Slow:
         self.off: str | None = None
         self.closed = False
 
-    def guess(self, text: DraftText, count: int, is_free: bool = False) -> Sequence[int] | None:
+    def guess(self, text: DraftText, count: int, want: Want = "all", piece: int = 1) -> Sequence[int] | None:
         self.asked.append(len(text.tokens))
         return self.answer
 
@@ -44,11 +44,9 @@ def text(*tokens: int) -> DraftText:
     return DraftText("a", "", tokens, (), Sampling())
 
 
-def test_the_second_is_asked_where_the_first_has_no_guess() -> None:
+def test_what_takes_time_is_the_second_ones() -> None:
     slow = Slow()
     cascade = Cascade(NgramDrafter(), slow)
-    assert list(cascade.guess(text(1, 2, 3, 1, 2, 3), 2) or ()) == [1, 2]
-    assert slow.asked == []
     assert cascade.guess(text(1, 2, 3, 1, 2, 3, 4), 2) is None
     slow.answer = [7, 8]
     assert cascade.guess(text(1, 2, 3, 1, 2, 3, 4), 2) == [7, 8]
@@ -60,12 +58,12 @@ def test_what_is_free_is_the_first_ones() -> None:
     slow.answer = [7]
     cascade = Cascade(NgramDrafter(), slow)
     assert cascade.cost_ms(3) == 6.0
-    assert list(cascade.guess(text(9), 2, is_free=True) or ()) == []
+    assert list(cascade.guess(text(9), 2, want="free") or ()) == []
     assert slow.asked == []
     assert list(cascade.guess(text(9), 2) or ()) == [7]
     assert cascade.kind("a") == "slow"
     cascade.end("a", "", ())
-    assert list(cascade.guess(text(1, 2, 3, 4, 1, 2, 3, 4), 2, is_free=True) or ()) == [1, 2]
+    assert list(cascade.guess(text(1, 2, 3, 4, 1, 2, 3, 4), 2, want="free") or ()) == [1, 2]
     assert cascade.kind("a") == "n-gram 3"  # four to seven tokens
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import pytest
 from pipeline.messages import Open, Sampling
 from pipeline.sampler import Sampler
 from pipeline.speculation.draft_model import DraftModel
+from pipeline.speculation.draft_run import DraftRun
 from pipeline.speculation.drafter import DraftText
 from pipeline.tokenizer import Tokenizer
 from shards.errors import PackageError
@@ -55,7 +57,7 @@ class Asker:
 def start(package: Path, **options: Any) -> DraftModel:
     wanted: dict[str, Any] = {"kv_tokens": 1024, "max_rows": 64, "max_sequences": 8, "mode": "exact"}
     wanted |= {"patience_ms": float("inf")} | options  # the machine may be busy
-    return DraftModel.start(package, wanted.pop("vocabulary", 10**6), **wanted)
+    return DraftModel.start(package, wanted.pop("vocabulary", 10**6), DraftRun(**wanted))
 
 
 class WholeModel:
@@ -112,6 +114,11 @@ def test_a_model_guesses_itself_right_every_time(smollm2_package: Path, draft: D
         draft.end(f"itself {i}", "", prompts[i])
     assert draft.facts.texts == 0
     assert draft.cost_ms(2) > 0
+
+
+def test_it_leaves_the_processors_to_the_stages(draft: DraftModel) -> None:
+    nice = psutil.Process(draft.pid).nice()
+    assert nice == (psutil.IDLE_PRIORITY_CLASS if sys.platform == "win32" else 19)
 
 
 def test_it_takes_up_another_text_than_it_guessed(smollm2_package: Path, draft: DraftModel, whole: WholeModel) -> None:

@@ -2,86 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Line
-
 import pytest
+from speculation_parts import ALONE, CLIFF, FLAT, FULL, STEEP, Echo, sequence, speculation, teach
 
-from pipeline.messages import Request, Sampling
 from pipeline.pacing import Pace
-from pipeline.sequence import Sequence
 from pipeline.speculation.acceptance import Acceptance
 from pipeline.speculation.config import SpeculationConfig
-from pipeline.speculation.drafter import MAX_GUESSES, MODEL, DrafterFacts, DraftText
-from pipeline.speculation.speculation import Speculation
-from pipeline.step_times import StepTimes
+from pipeline.speculation.drafter import MAX_GUESSES, MODEL
 from shards.errors import ConfigurationError
-
-FLAT = ((1, 10.0), (64, 11.0))
-"""Rows cost next to nothing, as where the weights have to be read."""
-STEEP = ((1, 10.0), (64, 640.0))
-"""A row costs what it costs."""
-CLIFF = ((1, 10.0), (4, 10.5), (5, 20.0), (8, 21.0))
-
-
-class Echo:
-    """Guesses the next numbers; what it does not have costs time, if it is told so."""
-
-    def __init__(self, cost: float = 0.0, ready: bool = True) -> None:
-        self.on_ready = lambda: None
-        self.cost, self.ready = cost, ready
-        self.asked: list[int] = []
-        self.ended: list[str] = []
-
-    def guess(self, text: DraftText, count: int, is_free: bool = False) -> Line[int] | None:
-        if is_free and self.cost:
-            return ()
-        self.asked.append(count)
-        start = len(text.tokens) + len(text.guesses)
-        return range(start, start + count) if self.ready else None
-
-    def end(self, key: str, client: str, tokens: Line[int]) -> None:
-        self.ended.append(key)
-
-    def kind(self, key: str) -> str:
-        return MODEL
-
-    def cost_ms(self, count: int) -> float:
-        return self.cost * count
-
-    @property
-    def facts(self) -> DrafterFacts:
-        return DrafterFacts("echo")
-
-    def close(self) -> None: ...
-
-
-def speculation(
-    table: tuple[tuple[int, float], ...] = FLAT,
-    drafter: Echo | None = None,
-    stages: int = 2,
-    link_ms: float = 0.0,
-    **config: object,
-) -> Speculation:
-    settings = SpeculationConfig(**config)  # type: ignore[arg-type]
-    return Speculation(settings, drafter or Echo(), StepTimes(table, link_ms, stages), stages)
-
-
-def sequence(name: str = "a", max_tokens: int = 1000) -> Sequence:
-    """One whose tokens are their positions, with the row of its last token to be sent."""
-    made = Sequence(Request(name, (0, 1, 2, 3), Sampling(), max_tokens))
-    made.sent = 3
-    return made
-
-
-def teach(told: Speculation, text: Sequence, hits: int, times: int = 40) -> None:
-    """Of every guess so many tokens come true, the next one is wrong."""
-    for _ in range(times):
-        for depth in range(hits + 1):
-            told._acceptance.learn(text.request.id, MODEL, depth, depth < hits)
-
-
-ALONE, FULL = Pace(1, 1), Pace(2, 8)
-
 
 # What comes true
 
@@ -103,7 +31,7 @@ def test_a_sequence_is_believed_over_the_others() -> None:
     acceptance = Acceptance()
     for _ in range(200):
         acceptance.learn("a", MODEL, 0, True)
-    for _ in range(20):
+    for _ in range(50):
         acceptance.learn("b", MODEL, 0, False)
     assert acceptance.chances("a", MODEL, 0, 1)[0] > 0.9 and acceptance.chances("b", MODEL, 0, 1)[0] < 0.2
     acceptance.end("b")
@@ -192,58 +120,6 @@ def test_impossible_numbers_are_refused(count: int) -> None:
         SpeculationConfig(count)
 
 
-# Drafters that take time
-
-
-def test_a_drafter_that_is_at_work_is_waited_for() -> None:
-    drafter = Echo(cost=0.1, ready=False)
-    told, text = speculation(FLAT, drafter), sequence()
-    assert not told.prepare(text, ALONE)
-    drafter.ready = True
-    assert told.prepare(text, ALONE) and text.guesses
-
-
-def test_one_that_is_slower_than_what_it_saves_is_only_tried_now_and_then() -> None:
-    drafter = Echo(cost=50.0)
-    told, text = speculation(FLAT, drafter), sequence(max_tokens=100_000)
-    teach(told, text, hits=4)
-    for _ in range(20_000):  # of 20 ms each; a trial takes 200
-        assert told.prepare(text, ALONE)
-        told.confirm(text, -1)
-    assert 9 <= len(drafter.asked) <= 11
-
-
-def test_nobody_waits_for_a_trial() -> None:
-    drafter = Echo(cost=50.0, ready=False)
-    told, text = speculation(FLAT, drafter), sequence()
-    teach(told, text, hits=4)
-    for _ in range(100):
-        assert told.prepare(text, ALONE)
-    assert len(drafter.asked) == 16
-    told.end(text)
-
-
-def test_free_guesses_that_do_not_seem_to_pay_are_sent_now_and_then() -> None:
-    """The table may be wrong, and is learnt from steps of such a size alone."""
-    told, text = speculation(STEEP), sequence(max_tokens=10_000)
-    teach(told, text, hits=8)
-    sent = 0
-    for position in range(4, 6404):
-        told.prepare(text, ALONE)
-        sent += sum(told.widths([text], ALONE, 100))
-        text.send(1)
-        told.confirm(text, position)
-    assert 90 <= sent <= 100
-
-
-def test_one_that_takes_time_is_not_asked_for_more_than_is_worth_it() -> None:
-    drafter = Echo(cost=4.0)
-    told, text = speculation(FLAT, drafter), sequence()
-    teach(told, text, hits=3)
-    told.prepare(text, ALONE)
-    assert 1 <= len(text.guesses) <= 4
-
-
 # Ahead
 
 
@@ -252,11 +128,11 @@ def test_the_next_guesses_go_behind_those_that_are_verified_if_they_are_likely()
     teach(told, text, hits=12)
     told.prepare(text, ALONE)
     text.send(5)
-    told.extend(text)
+    told.extend(text, ALONE)
     assert len(text.guesses) == 16  # there are others to be sent first
     assert told.width_ahead(text, 100) >= 1
     text.send(12)
-    told.extend(text)
+    told.extend(text, ALONE)
     assert text.guesses == list(range(4, 4 + MAX_GUESSES))
     assert speculation(FLAT, asynchronous=False).width_ahead(text, 100) == 0
 
@@ -273,12 +149,28 @@ def test_unlikely_ones_do_not_stand_in_the_way_unless_the_way_is_long() -> None:
 def test_a_token_that_is_likely_guessed_is_not_run_ahead() -> None:
     told, text = speculation(FLAT, link_ms=1.0), sequence()
     text.send(1)
-    assert not told.holds(text, ALONE)  # there is no guess
+    assert not told.holds([text], ALONE)  # there is no guess
     told.prepare(text, ALONE)
     teach(told, text, hits=6)
-    assert told.holds(text, ALONE)
+    assert told.holds([text], ALONE)
     teach(told, text, hits=0, times=200)
-    assert not told.holds(text, ALONE)
+    assert not told.holds([text], ALONE)
+
+
+@pytest.mark.parametrize(("guessed", "least", "most"), [(50.0, 1, 200), (120.0, 1800, 2000)])
+def test_guesses_that_hold_up_others_are_left_where_answers_get_slower_by_them(
+    guessed: float, least: int, most: int
+) -> None:
+    told, text, made, now = speculation(FLAT), sequence(), 0, 0.0
+    told.answers = FULL.in_flight * FULL.rows
+    teach(told, text, hits=6)
+    told.prepare(text, FULL)
+    for _ in range(2000):
+        width = told.widths([text] * FULL.rows, FULL, 100)[0]
+        made += width > 0
+        now += told.answers / (guessed if width else 80.0)
+        told.note(now, told.answers)
+    assert least <= made <= most
 
 
 # What is counted

@@ -1,0 +1,89 @@
+"""Whether guesses that take time pay, by what was expected of them and what came of it. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+WORTHWHILE = 1.03
+"""Guesses must bring so many times the tokens a second of none: times and chances lie a bit."""
+_CLEAR = 1.3
+"""Where they bring so many times as many, what was never measured without them is believed."""
+
+_WINDOW = 16
+"""Tokens of each answer that make a measurement."""
+_NEW = 0.5
+"""Weight of the latest measurement."""
+_TRIES = 0.01
+"""Share of the tokens a second that trying the worse way again may cost at first."""
+_DOUBLINGS = 3
+"""How often a try that was in vain makes the time until the next one twice as long."""
+
+
+@dataclass(slots=True)
+class _Record:
+    """What is known of a number of answers."""
+
+    truth: dict[bool, float] = field(default_factory=dict)
+    """Of the tokens a second that were expected with and without guesses, the part that came, as far as measured."""
+    since: int = 0
+    """Measurements without guesses since the last one with."""
+    in_vain: int = -1
+    """How often guesses were tried and did not pay, besides the first time."""
+
+
+class Evidence:
+    """Compares what was expected of answers, with and without guesses, with what came.
+
+    Step times and chances tell what guesses should bring. What they leave out is all that the making of guesses takes
+    from others: the processors of a stage on this PC, answers that would have shared a step. So what is expected is
+    corrected by what came of it the last times. Guesses that should pay are tried; if they do not, they are tried
+    again more and more seldom, or when by now much more is expected of them.
+    """
+
+    def __init__(self) -> None:
+        self._records: dict[int, _Record] = defaultdict(_Record)
+        self._answers, self._is_making = 0, False
+        self._begin: float | None = None
+        self._tokens, self._expected = 0, 0.0
+
+    def note(self, now: float, tokens: int, answers: int, is_making: bool, expected: float) -> None:
+        """Tokens have come.
+
+        Args:
+            now: Seconds.
+            tokens: How many.
+            answers: That are being written; 0: there is more at work than these.
+            is_making: Whether guesses are made for them.
+            expected: Tokens a second of all answers that this should give.
+        """
+        if (answers, is_making) != (self._answers, self._is_making) or self._begin is None or not answers:
+            self._answers, self._is_making = answers, is_making
+            self._begin, self._tokens, self._expected = now, 0, 0.0
+            return
+        self._tokens += tokens
+        self._expected += tokens / expected
+        if self._tokens < _WINDOW * answers or now <= self._begin:
+            return
+        record, truth = self._records[answers], self._expected / (now - self._begin)
+        before = record.truth.get(is_making, truth)
+        record.truth[is_making] = before + _NEW * (truth - before)
+        if not is_making:
+            record.since += 1
+        elif record.since:  # there were none, and they have been tried again
+            record.since = 0
+            record.in_vain += 1
+        self._begin, self._tokens, self._expected = now, 0, 0.0
+
+    def allows(self, answers: int, gain: float) -> bool:
+        """Whether to make guesses for so many answers, if they are expected to bring `gain` times the tokens."""
+        if gain < WORTHWHILE:
+            return False
+        record = self._records[answers]
+        if True not in record.truth:
+            return True
+        gain *= record.truth[True] / record.truth.get(False, 1.0)
+        if gain >= (WORTHWHILE if False in record.truth else _CLEAR):
+            return True
+        patience = max(1 - gain, 0.0) / _TRIES * 2.0 ** min(max(record.in_vain, 0), _DOUBLINGS)
+        return False in record.truth and record.since >= patience
