@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from agent.address import DEFAULT_HOST, DEFAULT_PORT, url_at
+from agent.http_protocol import ImpatientProtocol
 from shards.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ class Server:
             app,
             lifespan="off",
             ws="none",
+            http=ImpatientProtocol,
             log_config=None,
+            log_level="error",  # what is no HTTP is answered with 400, and anybody can say it as often as he likes
             access_log=False,
             server_header=False,
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,

@@ -125,7 +125,7 @@ def _facts(name: str, sizes: Mapping[str, Any], say: Callable[[], _Said], where:
             architecture=said.architecture,
             context_length=said.context_length,
             stop_tokens=tuple(sorted({token for token in said.stop_tokens if 0 <= token < sizes["vocabulary"]})),
-            bos_token=said.bos_token,
+            bos_token=said.bos_token if said.bos_token in range(sizes["vocabulary"]) else None,
             chat_template=said.chat_template,
             bos_text=said.bos_text or "",
             eos_text=said.eos_text or "",

@@ -12,8 +12,8 @@ from exporters.sources import LlamaCppSource, child
 from exporters.sources.gguf_file import TYPE_NUMBERS, GgufFile
 from exporters.workspace import check_space
 from shards.errors import ExportError
-from shards.llamacpp.binding import binding
-from shards.llamacpp.metadata import ARRAY, EMBEDDING, HEAD, Entry, GgufMetadata, Tensor
+from shards.llamacpp import binding
+from shards.llamacpp.metadata import ARRAY, EMBEDDING, HEAD, Entry, GgufMetadata, Tensor, in_words
 from shards.manifest import Span, WeightSpans, merge
 from shards.progress import Progress
 
@@ -37,7 +37,7 @@ def prepare(file: GgufFile, workdir: Path, progress: Progress, *, checked: bool)
         ExportError: the file cannot be run so.
         CapacityError: the disk is too full.
     """
-    binding()
+    binding.require()
     model = metadata_of(file)
     folder = workdir / "llamacpp"
     folder.mkdir()
@@ -91,11 +91,7 @@ def metadata_of(file: GgufFile) -> GgufMetadata:
             ),
         )
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise ExportError(
-            f"the file cannot be cut into layers: {field}: {first['msg']}", where=where, hint=_OTHER
-        ) from None
+        raise ExportError(f"the file cannot be cut into layers: {in_words(error)}", where=where, hint=_OTHER) from None
 
 
 def spans_of(model: GgufMetadata) -> WeightSpans:

@@ -19,8 +19,9 @@ from exporters import facts
 from exporters.llamacpp import METADATA, TENSORS, spans_of
 from exporters.sources.gguf_file import read_gguf
 from exporters.verify import stepped
-from shards.errors import EdgeAgentError, ExportError
+from shards.errors import CapacityError, EdgeAgentError, ExportError
 from shards.llamacpp import metadata, stage_file
+from shards.llamacpp.binding import binding
 from shards.llamacpp.metadata import GgufMetadata
 from shards.llamacpp.runtime import LlamaCppRuntime
 from shards.manifest import ModelFacts
@@ -31,6 +32,7 @@ _LENGTHS = (70, 33, 1)
 """Tokens of the sequences compared."""
 _WINDOW = 8
 _KV_TOKENS = 256
+_AGAIN = "The file is damaged, or was converted wrongly: download it again, or look for another one."
 _OTHER = "Export it with --backend openvino, or export the original Hugging Face model."
 
 
@@ -46,8 +48,10 @@ def check_cuts(path: str, folder: str, progress: Progress) -> dict[str, Any]:
         `rows`: tokens whose logits were compared.
 
     Raises:
+        StageError: llama.cpp cannot be loaded.
         ExportError: stages differ from the whole model, or llama.cpp cannot run it.
     """
+    binding()  # what is missing is no fault of the file
     file = read_gguf(Path(path))
     model = metadata.read(Path(folder) / METADATA)
     checker = _Checker(Path(folder), facts.of_gguf(file, "check"))
@@ -58,6 +62,8 @@ def check_cuts(path: str, folder: str, progress: Progress) -> dict[str, Any]:
     try:
         progress(what, done, total)
         whole = checker.rows_of_file(file.path, 0, model.depth, tokens)
+        if not all(np.isfinite(rows).all() for rows in whole):
+            raise ExportError("the weights in it make no numbers of some tokens", where=path, hint=_AGAIN)
         for edges in cuts:
             reference, run = whole, model
             if edges[1] == 1 and (shortened := _shortened(model)) is not None:
@@ -73,7 +79,9 @@ def check_cuts(path: str, folder: str, progress: Progress) -> dict[str, Any]:
         raise
     except EdgeAgentError as error:
         raise ExportError(
-            f"llama.cpp stages cannot run the architecture {file.architecture}: {error.what}", where=path, hint=_OTHER
+            f"llama.cpp stages cannot run the architecture {file.architecture}: {error.what}",
+            where=path,
+            hint=error.hint if isinstance(error, CapacityError) else _OTHER,
         ) from error
     progress(what, total, total)
     return {"rows": sum(_LENGTHS)}
@@ -89,12 +97,9 @@ class _Checker:
         self, model: GgufMetadata, first: int, end: int, values: Sequence[NDArray[Any]]
     ) -> list[NDArray[np.float32]]:
         """What the stage of layers [first, end) makes of the rows of each sequence."""
-        path = stage_file.write(
-            stage_file.lay_out(model, first, end),
-            self._folder / TENSORS,
-            spans_of(model).of_stage(first, end),
-            self._folder / "stage.gguf",
-        )
+        path = self._folder / "stage.gguf"
+        spans = spans_of(model).of_stage(first, end)
+        stage_file.write(stage_file.lay_out(model, first, end), self._folder / TENSORS, spans, path)
         try:
             return self.rows_of_file(path, first, end, values)
         finally:

@@ -7,7 +7,8 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from shards.errors import StageError
 
@@ -15,7 +16,7 @@ _END_SECONDS = 5.0
 
 
 class Child:
-    """The parent's side. The process leaves by itself, and cleans up, when its stdin ends.
+    """The parent's side, a context manager. The process leaves by itself, and cleans up, when its stdin ends.
 
     Args:
         module: What it runs.
@@ -60,6 +61,27 @@ class Child:
         if "failed" in answer:
             raise StageError(answer["failed"], where=f"bench: {self.name}")
         return answer
+
+    def ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a line and wait for its answer; raises as `hear`."""
+        self.tell(message)
+        return self.hear()
+
+    def begin(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask for the first time: what it shall be. If it says that it has failed, or has ended, it is closed."""
+        try:
+            return self.ask(message)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def close(self) -> None:
         """End the process."""

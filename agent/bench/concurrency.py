@@ -78,9 +78,7 @@ def run(package: Path, effort: Effort, progress: Progress, *, seconds: float | N
     """
     settings: dict[str, Any] = {
         "package": package.name,
-        "starts": effort.starts,
-        "rounds": effort.rounds,
-        "new_tokens": effort.new_tokens,
+        **effort.settings,
         "cores": list(_CORES),
     }
     report = Report("concurrency", settings)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from time import perf_counter, sleep
 
+from pipeline.chain import start_here
 from pipeline.control import Cancel, Connect, Echo, Measure, Start, ToStage
 from pipeline.link import Peer
 from pipeline.stage_child import StageChild
@@ -28,19 +29,26 @@ _Pieces = SimpleQueue[tuple[float, bytes]]
 
 
 class Delays:
-    """The links of one chain; give `start_stage` and `locate` to `Chain.start`, and close this after the chain.
+    """The links of one chain; give `start_stage` and `locate_first` to `Chain.start`, and close this after the chain.
 
     Args:
-        seconds: How long everything is on its way, in either direction.
+        seconds: How long everything is on its way, in either direction; 0: there are no relays.
+        local_head: Whether head and first stage are taken for one PC, so that no link lies between them.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds: float, *, local_head: bool = False) -> None:
+        self.seconds, self.local_head = seconds, local_head
         self._relays: list[_Relay] = []
 
     def start_stage(self, index: int, name: str, task: Start, heard: Heard) -> Stage:
         """A StartStage: on this PC, behind such links."""
-        return _FarStage(self, name, task, heard)
+        if not self.seconds:
+            return start_here(index, name, task, heard)
+        return _FarStage(self, name, task, heard, is_local=self.local_head and index == 0)
+
+    def locate_first(self, peer: Peer) -> Peer:
+        """Where the head finds the first stage; raises as `locate`."""
+        return peer if self.local_head else self.locate(peer)
 
     def locate(self, peer: Peer) -> Peer:
         """The near end of a new link to a peer.
@@ -48,6 +56,8 @@ class Delays:
         Raises:
             StageError: there is no port left.
         """
+        if not self.seconds:
+            return peer
         relay = _Relay(peer, self.seconds)
         self._relays.append(relay)
         return peer.model_copy(update={"host": LOOPBACK, "port": relay.port})
@@ -61,8 +71,10 @@ class Delays:
 class _FarStage(StageChild):
     """A stage process that is told of the near ends of links instead of its neighbours."""
 
-    def __init__(self, delays: Delays, name: str, task: Start | Measure, heard: Heard) -> None:
-        self._delays = delays
+    def __init__(
+        self, delays: Delays, name: str, task: Start | Measure, heard: Heard, *, is_local: bool = False
+    ) -> None:
+        self._delays, self._is_local = delays, is_local
         super().__init__(name, task, heard)
 
     def tell(self, message: ToStage) -> None:
@@ -71,7 +83,7 @@ class _FarStage(StageChild):
                 message = message.model_copy(update={"next": self._delays.locate(peer)})
             case Echo(first=peer):
                 message = message.model_copy(update={"first": self._delays.locate(peer)})
-            case Cancel():
+            case Cancel() if not self._is_local:
                 later = threading.Timer(self._delays.seconds, super().tell, (message,))
                 later.daemon = True
                 later.start()

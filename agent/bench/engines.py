@@ -21,6 +21,7 @@ from agent.bench.prompts import chat_prompts
 from agent.bench.report import Report, Target, at_least
 from agent.bench.sides import Effort, Measure, compare, ratio
 from pipeline.chain import Chain
+from pipeline.chain_times import ChainTimes
 from pipeline.head import Head
 from pipeline.layout import lay_out
 from pipeline.measuring import cost_profile
@@ -96,12 +97,7 @@ def run(package: Path, gguf: Path, effort: Effort, progress: Progress) -> Report
     Raises:
         EdgeAgentError: a side could not be loaded, or failed.
     """
-    settings: dict[str, Any] = {
-        "package": package.name,
-        "starts": effort.starts,
-        "rounds": effort.rounds,
-        "new_tokens": effort.new_tokens,
-    }
+    settings: dict[str, Any] = {"package": package.name, **effort.settings}
     report = Report("engines", settings)
     manifest = manifests.read(package)
     prompts = chat_prompts(Tokenizer.load(package), manifest.facts, max(effort.users))
@@ -174,7 +170,7 @@ def _mixed(
     chain = Chain.start(
         configs, max_rows=options.token_budget, max_sequences=options.max_sequences, cache=cache, progress=progress
     )
-    copy = Copy.start(chain, manifest.facts.context_length, options, None)
+    copy = Copy.start(chain, manifest.facts.context_length, options, ChainTimes())
     try:
         yield copy
     finally:

@@ -14,13 +14,12 @@ import time
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from agent.bench.child import Child
 
 
-class LlamaCppControl:
+class LlamaCppControl(Child):
     """The parent's side.
 
     Args:
@@ -34,13 +33,8 @@ class LlamaCppControl:
     """
 
     def __init__(self, gguf: Path, users: int, context: int, cores: Sequence[int]) -> None:
-        self._child = Child("agent.bench.llamacpp_control", "llama-cpp-python")
-        self._child.tell({"gguf": str(gguf), "users": users, "context": context, "cores": list(cores)})
-        try:
-            self._child.hear()
-        except BaseException:
-            self.close()
-            raise
+        super().__init__("agent.bench.llamacpp_control", "llama-cpp-python")
+        self.begin({"gguf": str(gguf), "users": users, "context": context, "cores": list(cores)})
 
     def run(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> tuple[float, list[list[int]]]:
         """Answer greedily past any stop token.
@@ -48,21 +42,8 @@ class LlamaCppControl:
         Returns:
             (tokens a second of all prompts together from when each has its first token, new tokens of each).
         """
-        self._child.tell({"prompts": [list(prompt) for prompt in prompts], "new_tokens": new_tokens})
-        answer = self._child.hear()
+        answer = self.ask({"prompts": [list(prompt) for prompt in prompts], "new_tokens": new_tokens})
         return len(prompts) * (new_tokens - 1) / answer["seconds"], answer["tokens"]
-
-    def close(self) -> None:
-        """End the process."""
-        self._child.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _Batched:

@@ -40,9 +40,7 @@ def run(package: Path, effort: Effort, progress: Progress) -> Report:
     settings: dict[str, Any] = {
         "package": package.name,
         "inference_threads": 1,
-        "starts": effort.starts,
-        "rounds": effort.rounds,
-        "new_tokens": effort.new_tokens,
+        **effort.settings,
     }
     report = Report("parity", settings)
 

@@ -45,12 +45,7 @@ def run(package: Path, effort: Effort, progress: Progress) -> Report:
     Raises:
         EdgeAgentError: a side could not be loaded, or failed.
     """
-    settings: dict[str, Any] = {
-        "package": package.name,
-        "starts": effort.starts,
-        "rounds": effort.rounds,
-        "new_tokens": effort.new_tokens,
-    }
+    settings: dict[str, Any] = {"package": package.name, **effort.settings}
     report = Report("pipeline", settings)
     costs: dict[int, list[dict[str, float]]] = {users: [] for users in effort.users}
 

@@ -49,9 +49,7 @@ def run(package: Path, effort: Effort, progress: Progress) -> Report:
     """
     settings: dict[str, Any] = {
         "package": package.name,
-        "starts": effort.starts,
-        "rounds": effort.rounds,
-        "new_tokens": effort.new_tokens,
+        **effort.settings,
         "decoding_users": effort.users[0],
     }
     report = Report("prefill", settings)

@@ -13,8 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol
 
 from agent.bench.arrivals import Traffic, from_json, to_json
 from agent.bench.child import Child
@@ -33,7 +32,7 @@ _LINKS = {
 """What GenAI looks for in a folder, and where a package has it."""
 
 
-class Rival:
+class Rival(Child):
     """The parent's side of a rival process."""
 
     def __init__(self, name: RivalName, package: Path, *, threads: int = 1, cores: Sequence[int] | None = None) -> None:
@@ -48,44 +47,19 @@ class Rival:
         Raises:
             StageError: the process ended before it was ready.
         """
-        self._child = Child("agent.bench.rival", name)
+        super().__init__("agent.bench.rival", name)
         cores = None if cores is None else list(cores)
-        try:
-            self._ask({"name": name, "package": str(package), "threads": threads, "cores": cores})
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def pid(self) -> int:
-        """Number of the process."""
-        return self._child.pid
+        self.begin({"name": name, "package": str(package), "threads": threads, "cores": cores})
 
     def run(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> tuple[float, list[list[int]]]:
         """Generate greedily past any stop token; returns (seconds, new tokens of each prompt)."""
-        answer = self._ask({"prompts": [list(p) for p in prompts], "new_tokens": new_tokens})
+        answer = self.ask({"prompts": [list(p) for p in prompts], "new_tokens": new_tokens})
         return answer["seconds"], answer["tokens"]
 
     def run_traffic(self, traffic: Traffic, prompts: Sequence[Sequence[int]], new_tokens: int) -> Load:
         """What `load.run_traffic` does, of `genai` alone, and in its process: the parent costs nothing."""
         message = {"traffic": to_json(traffic), "prompts": [list(p) for p in prompts], "new_tokens": new_tokens}
-        return Load(tuple(Answer(**answer) for answer in self._ask(message)["answers"]))
-
-    def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        self._child.tell(message)
-        return self._child.hear()
-
-    def close(self) -> None:
-        """End the process."""
-        self._child.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        return Load(tuple(Answer(**answer) for answer in self.ask(message)["answers"]))
 
 
 class _Engine(Protocol):

@@ -28,6 +28,11 @@ class Effort:
     starts: int = 1
     """Where a process has its memory alone makes some 3 % of its speed, for as long as it lives."""
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a report says of it; the numbers of users are in its results."""
+        return {"starts": self.starts, "rounds": self.rounds, "new_tokens": self.new_tokens}
+
 
 def compare(
     report: Report,

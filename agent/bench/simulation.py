@@ -83,12 +83,7 @@ def run(package: Path, effort: Effort, progress: Progress, options: RunOptions =
     Raises:
         EdgeAgentError: a stage could not be loaded, or failed.
     """
-    settings: dict[str, Any] = {
-        "package": package.name,
-        "starts": effort.starts,
-        "rounds": effort.rounds,
-        "new_tokens": effort.new_tokens,
-    }
+    settings: dict[str, Any] = {"package": package.name, **effort.settings}
     report = Report("simulation", settings)
     found: dict[str, list[tuple[dict[str, float], dict[str, float]]]] = {}
     for start in range(effort.starts):
@@ -195,7 +190,7 @@ def _open(package: Path, options: RunOptions, users: int, progress: Progress) ->
         cache=cache,
         progress=progress,
     ) as chain:
-        config = scheduler_config(chain, manifest.facts.context_length, options, layout.step_times)
+        config = scheduler_config(chain, manifest.facts.context_length, options, layout.times)
         scheduler = RecordingScheduler(config)
         head = Head(chain, scheduler)
         try:

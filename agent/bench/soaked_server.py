@@ -50,12 +50,7 @@ class SoakedServer:
 
     def __init__(self, package: Path, options: RunOptions) -> None:
         self._child = Child("agent.bench.soak_server", "server")
-        try:
-            self._child.tell({"package": str(package), "options": options.model_dump(mode="json")})
-            said = self._child.hear()
-        except BaseException:
-            self._child.close()
-            raise
+        said = self._child.begin({"package": str(package), "options": options.model_dump(mode="json")})
         self.url: str = said["url"]
         self.vocabulary: int = said["vocabulary"]
         self.largest_prompt = min(said["kv_tokens"], said["context"] - 1)
@@ -91,8 +86,7 @@ class SoakedServer:
             last, page = chain(), http.get("/metrics").text
         port, head = urlsplit(self.url).port, psutil.Process(self.pids["head"])
         _wait(lambda: not any(c.raddr and c.laddr.port == port for c in head.net_connections("tcp")))
-        self._child.tell({})
-        objects = int(self._child.hear()["objects"])
+        objects = int(self._child.ask({})["objects"])
         return Rest(
             held={name: Footprint.of(pid) for name, pid in self.pids.items()},
             objects=objects,

@@ -4,7 +4,8 @@ Questions of several domains go through the chat template and are answered greed
 of tokens. Each is asked by a client of its own and prefix caches are off, so that no answer is looked up in an earlier
 one: guesses come from the question, from the answer itself, or from the draft model. Rates are those of decoding,
 while all users are being answered; "all domains" is the rate over as many tokens of each. All sides are loaded at the
-same time and take turns domain by domain. Hop delays are those of every link of the chain, see `delays`.
+same time and take turns domain by domain. Hop delays are those of every link between PCs, see
+`delays`; the head is on the PC of the first stage, as in a fleet whose head carries layers, or on one of its own.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class SpeculationEffort(Effort):
     widths: tuple[int, ...] = (2, 4, 8)
     """Fixed numbers of guesses."""
     domains: tuple[str, ...] = tuple(DOMAINS)
+    local_head: bool = True
+    """Whether the head's PC carries the first stage, so that no hop lies between them."""
     questions: int = 2
     """Of each user, by domain; other ones in each round."""
 
@@ -79,9 +82,8 @@ def run(package: Path, effort: SpeculationEffort, progress: Progress, *, draft: 
         "package": package.name,
         "draft": draft.name if draft else None,
         "drafters": list(model.drafters),
-        "starts": effort.starts,
-        "rounds": effort.rounds,
-        "new_tokens": effort.new_tokens,
+        **effort.settings,
+        "head": "on the first stage's PC" if effort.local_head else "on a PC of its own",
         "questions_of_a_user": effort.questions,
         "cores": list(_CORES),
     }
@@ -93,7 +95,9 @@ def run(package: Path, effort: SpeculationEffort, progress: Progress, *, draft: 
     for hop_ms in effort.hops:
         starts, rounds = (1, 1) if hop_ms else (effort.starts, effort.rounds)
         for start in range(starts):
-            with opened(model, ways, options, hop_ms, paths.tuning_folder(), progress) as sides:
+            with opened(
+                model, ways, options, hop_ms, paths.tuning_folder(), progress, local_head=effort.local_head
+            ) as sides:
                 settings["stages"] = [layer_words(stage) for stage in sides[NONE].chain.facts]
                 settings["properties"] = [stage.properties for stage in sides[NONE].chain.facts]
                 what = f"speculation: {hop_ms:g} ms a hop, start {start + 1} of {starts}"

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.bench.delays import Delays
-from pipeline.chain import Chain, start_here
+from pipeline.chain import Chain
+from pipeline.chain_times import ChainTimes
 from pipeline.layout import RunOptions, lay_out
 from pipeline.running import Copy
-from pipeline.speculation.cascade import Cascade
-from pipeline.speculation.draft_choice import DraftChoice
+from pipeline.speculation.draft_choice import DraftChoice, beside_lookup
 from pipeline.speculation.draft_model import DraftModel
 from pipeline.speculation.drafter import Drafter
 from pipeline.speculation.ngram import NgramDrafter
@@ -26,8 +26,7 @@ NGRAM, MODEL, BOTH = "n-gram", "draft model", "n-gram, then model"
 NONE = "no speculation"
 ADAPTIVE, SYNCHRONOUS = "adaptive", "synchronous"
 
-_WAYS_ROUND = 3
-"""Links from the head through two stages and back."""
+_STAGES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,7 @@ class Model:
                 ways += [Way(drafter, width) for width in widths]
         return tuple(ways)
 
-    def open_drafter(self, way: Way, options: RunOptions, progress: Progress) -> Drafter | None:
+    def open_drafter(self, way: Way, options: RunOptions, cache: Path, progress: Progress) -> Drafter | None:
         """A drafter of its own for a side.
 
         Raises:
@@ -109,23 +108,24 @@ class Model:
         if way.drafter == NGRAM:
             return NgramDrafter()
         assert self.draft is not None
-        model = DraftModel.start(
-            self.draft,
-            self.manifest.facts.vocabulary,
-            kv_tokens=options.kv_tokens,
-            max_rows=options.token_budget,
-            max_sequences=options.max_sequences,
-            cache=options.cache,
-            progress=progress,
-        )
-        return model if way.drafter == MODEL else Cascade(NgramDrafter(), model)
+        model = DraftModel.start(self.draft, self.manifest.facts.vocabulary, options.draft_run(cache), progress)
+        return model if way.drafter == MODEL else beside_lookup(model)
 
 
 @contextmanager
 def opened(
-    model: Model, ways: Sequence[Way], options: RunOptions, hop_ms: float, cache: Path, progress: Progress
+    model: Model,
+    ways: Sequence[Way],
+    options: RunOptions,
+    hop_ms: float,
+    cache: Path,
+    progress: Progress,
+    *,
+    local_head: bool = False,
 ) -> Iterator[Mapping[str, Copy]]:
     """All sides at once, each with stage processes of its own, whose links take `hop_ms` a message.
+
+    With `local_head` there is none between head and first stage.
 
     Raises:
         StageError: one could not load.
@@ -136,24 +136,26 @@ def opened(
         for number, way in enumerate(ways):
             progress(f"speculation: {len(ways)} sides are loaded", number, len(ways))
             with ExitStack() as undo:
-                drafter = model.open_drafter(way, options, progress)
+                drafter = model.open_drafter(way, options, cache, progress)
                 if drafter is not None:
                     undo.callback(drafter.close)
-                delays = Delays(hop_ms / 1e3)
+                delays = Delays(hop_ms / 1e3, local_head=local_head)
                 stack.callback(delays.close)
                 chain = Chain.start(
                     layout.stages,
                     max_rows=options.token_budget,
                     max_sequences=options.max_sequences,
-                    start_stage=delays.start_stage if hop_ms else start_here,
-                    locate=delays.locate if hop_ms else lambda peer: peer,
+                    start_stage=delays.start_stage,
+                    locate=delays.locate_first,
                     cache=cache,
                     progress=progress,
                 )
                 undo.pop_all()
             own = options.model_copy(update={"draft_tokens": way.width, "asynchronous": way.asynchronous})
-            link_ms = _WAYS_ROUND * hop_ms  # a fleet's head measures its links before it begins
-            side = Copy.start(chain, model.manifest.facts.context_length, own, layout.step_times, link_ms, drafter)
+            # A fleet's head measures its links before it begins.
+            near = 0.0 if local_head else hop_ms
+            times = ChainTimes(layout.times.table, _STAGES * hop_ms + near, near)
+            side = Copy.start(chain, model.manifest.facts.context_length, own, times, drafter)
             stack.callback(side.close)
             sides[way.name] = side
         progress(f"speculation: {len(ways)} sides are loaded", len(ways), len(ways))

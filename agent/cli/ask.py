@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agent.address import DEFAULT_URL
 from agent.cli import output
 
 if TYPE_CHECKING:
@@ -19,7 +18,9 @@ if TYPE_CHECKING:
 
 def ask(
     prompt: Annotated[str, typer.Argument(help="What to ask; - reads it from standard input.", show_default=False)],
-    url: Annotated[str, typer.Option(help="A running server.")] = DEFAULT_URL,
+    url: Annotated[
+        str | None, typer.Option(help="A running server. Default: yours on this PC.", show_default=False)
+    ] = None,
     package: Annotated[
         Path | None,
         typer.Option(help="Ask this model package instead: served for this one answer.", show_default=False),
@@ -53,11 +54,12 @@ def ask(
 
         cat notes.txt | edge-agent ask -
     """
-    from agent.client import Client, is_loopback_url
-    from agent.keys import found_key, read_key
+    from agent.client import Client
+    from agent.own_head import key_for, own_url
 
     text = sys.stdin.buffer.read().decode("utf-8", "replace") if prompt == "-" else prompt
-    key = read_key(api_key_file) if api_key_file else found_key() if is_loopback_url(url) else None
+    url = url or own_url()
+    key = key_for(url, api_key_file)
     body: dict[str, Any] = {"messages": [{"role": "user", "content": text}], "temperature": temperature, "seed": seed}
     if system is not None:
         body["messages"].insert(0, {"role": "system", "content": system})

@@ -130,19 +130,12 @@ def concurrency(
     """Users, from one to many."""
     from agent.bench import concurrency as bench
 
-    if plot:
-        from agent.bench import concurrency_plots
-
-        concurrency_plots.prepare(plot)
     effort = _effort(bench.QUICK if quick else bench.EFFORT, users, starts, rounds, tokens)
 
     def measure(progress: Progress) -> Report:
-        report = bench.run(package or _demo_package(progress), effort, progress, seconds=seconds)
-        if plot:
-            concurrency_plots.draw(report, plot)
-        return report
+        return bench.run(package or _demo_package(progress), effort, progress, seconds=seconds)
 
-    _run(measure, save, as_json)
+    _run(_drawn(measure, "concurrency_plots", plot), save, as_json)
 
 
 @app.command(
@@ -161,8 +154,14 @@ def speculation(
     ] = None,
     users: Users = None,
     hops: Annotated[
-        str | None, typer.Option(help="Milliseconds that each link between two processes takes, e.g. 0,10,50.")
+        str | None, typer.Option(help="Milliseconds that each link between two PCs takes, e.g. 0,10,50.")
     ] = None,
+    widths: Annotated[
+        str | None, typer.Option(help="Fixed numbers of guesses to compare with, e.g. 2,4; 0: none.")
+    ] = None,
+    far_head: Annotated[
+        bool, typer.Option("--far-head", help="The head on a PC of its own, not on that of the first stage.")
+    ] = False,
     starts: Starts = None,
     rounds: Rounds = None,
     tokens: Annotated[int | None, typer.Option(min=8, help="Most new tokens of each answer.")] = None,
@@ -173,20 +172,20 @@ def speculation(
 ) -> None:
     """Guessing, with each drafter and in each way."""
     from agent.bench import speculation as bench
-    from agent.bench import speculation_report
 
-    if plot:
-        speculation_report.prepare(plot)
     effort = _effort(bench.QUICK if quick else bench.EFFORT, users, starts, rounds, tokens)
-    effort = replace(effort, hops=_numbers(hops, "--hops", least=0) or effort.hops)
+    fixed = _numbers(widths, "--widths", least=0)
+    effort = replace(
+        effort,
+        hops=_numbers(hops, "--hops", least=0) or effort.hops,
+        widths=tuple(width for width in fixed if width) if widths else effort.widths,
+        local_head=not far_head,
+    )
 
     def measure(progress: Progress) -> Report:
-        report = bench.run(package or _demo_package(progress), effort, progress, draft=draft)
-        if plot:
-            speculation_report.draw(report, plot)
-        return report
+        return bench.run(package or _demo_package(progress), effort, progress, draft=draft)
 
-    _run(measure, save, as_json)
+    _run(_drawn(measure, "speculation_report", plot), save, as_json)
 
 
 @app.command(
@@ -286,6 +285,24 @@ def _demo_package(progress: Progress) -> Path:
     from agent.cli.demo import demo_package
 
     return demo_package(progress)
+
+
+def _drawn(bench: Callable[[Progress], Report], pictures: str, folder: Path | None) -> Callable[[Progress], Report]:
+    """The bench, with pictures of what it found where a folder for them is given.
+
+    `agent.bench.<pictures>` has `prepare`, which says at once if nothing can be drawn there, and `draw`.
+    """
+    if folder is None:
+        return bench
+    module = import_module(f"agent.bench.{pictures}")
+    module.prepare(folder)
+
+    def measure(progress: Progress) -> Report:
+        report = bench(progress)
+        module.draw(report, folder)
+        return report
+
+    return measure
 
 
 def _run(bench: Callable[[Progress], Report], save: Path | None, as_json: bool) -> None:

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from agent.address import DEFAULT_URL
 from agent.cli import output
 
 
@@ -18,7 +17,9 @@ def capture(
     ],
     megabytes: Annotated[float, typer.Option(min=0.001, max=1e6, help="The most that is recorded.")] = 100.0,
     minutes: Annotated[float, typer.Option(min=0.001, max=10080, help="The longest time that is recorded.")] = 10.0,
-    url: Annotated[str, typer.Option(help="A running server.")] = DEFAULT_URL,
+    url: Annotated[
+        str | None, typer.Option(help="A running server. Default: yours on this PC.", show_default=False)
+    ] = None,
     api_key_file: Annotated[
         Path | None,
         typer.Option(help="File with the key of who serves. On this PC: that of your settings.", show_default=False),
@@ -33,10 +34,11 @@ def capture(
     """
     from agent.capture.capture_file import CaptureWriter
     from agent.capture.records import CaptureError, Decoder, End
-    from agent.client import Client, is_loopback_url
-    from agent.keys import found_key, read_key
+    from agent.client import Client
+    from agent.own_head import key_for, own_url
 
-    key = read_key(api_key_file) if api_key_file else found_key() if is_loopback_url(url) else None
+    url = url or own_url()
+    key = key_for(url, api_key_file)
     budget = int(1e6 * megabytes)
     decoder = Decoder(url)
     with CaptureWriter(file, budget) as writer, Client(url, key) as client:
@@ -70,12 +72,13 @@ def capture(
 
 
 def _show(made: dict[str, Any]) -> None:
-    from rich.table import Table
+    from agent.cli.tables import plain, titled
 
-    table = Table(title=f"recorded → {made['file']}", show_header=False, title_justify="left")
+    table = titled(f"recorded → {made['file']}")
+    table.show_header = False
     table.add_row("tokens", f"{made['rows']:,}" + ("" if made["rows"] else " (nobody asked anything meanwhile)"))
     table.add_row("size", f"{made['bytes'] / 1e6:,.1f} MB")
-    table.add_row("ended because", made["why"])
+    table.add_row("ended because", plain(made["why"]))
     if made["dropped"]:
         table.add_row("dropped", f"{made['dropped']:,} tokens, which came faster than they were taken")
     if made["not_finite"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -56,9 +57,12 @@ def demo(
             "temperature": 0,
             "max_completion_tokens": _MAX_TOKENS,
         }
+        began = monotonic()
         answer = stream_answer(client, body, quiet=as_json)
+        since_first = monotonic() - began - answer["first_token_seconds"]
         snapshot = serving.model.copies[0].head.snapshot()
-    times, guesses = _times(snapshot.times), speculation.told(snapshot)
+    # steps before the first token had the prompt, or warmed up
+    times, guesses = _times(snapshot.times.over(since_first)), speculation.told(snapshot)
     if as_json:
         output.print_json({**answer, "stages": stages, "milliseconds_per_token": times, "speculation": guesses})
     else:

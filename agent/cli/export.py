@@ -138,15 +138,16 @@ def _as_json(made: Export) -> dict[str, object]:
 
 
 def _show(made: Export) -> None:
-    from rich.table import Table
+    from agent.cli.tables import plain, titled
 
     facts, checked = made.manifest.facts, made.verification
-    table = Table(title=f"{facts.name} → {made.package}", show_header=False, title_justify="left")
+    table = titled(f"{facts.name} → {made.package}")
+    table.show_header = False
     table.add_row("layers", str(facts.layers))
-    table.add_row("weights", facts.weights)
+    table.add_row("weights", plain(facts.weights))
     table.add_row("size", f"{made.manifest.size / 1e6:,.1f} MB")
     for key, value in made.manifest.source.items():
-        table.add_row(key.replace("_", " "), str(value))
+        table.add_row(plain(key.replace("_", " ")), plain(str(value)))
     if made.llamacpp_rows == 0 or (checked is None and made.manifest.has_openvino):
         table.add_row("verified", "no (--no-verify)")
     if made.llamacpp_rows:
@@ -162,5 +163,5 @@ def _show(made: Export) -> None:
             f" {checked.same_top:.1%}",
         )
     for folder in made.stages:
-        table.add_row("stage folder", str(folder))
+        table.add_row("stage folder", plain(str(folder)))
     output.show(table)

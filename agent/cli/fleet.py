@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agent.address import DEFAULT_URL
 from agent.cli import output
 
 if TYPE_CHECKING:
@@ -16,9 +15,12 @@ if TYPE_CHECKING:
 
     from agent.client import Client
 
-Url = Annotated[str, typer.Option(help="Where the head listens.")]
+Url = Annotated[
+    str | None, typer.Option(help="Where the head listens. Default: where yours on this PC does.", show_default=False)
+]
 KeyFile = Annotated[
-    Path | None, typer.Option(help="File with the API key. Default: that of your settings.", show_default=False)
+    Path | None,
+    typer.Option(help="File with the head's API key. On this PC: that of your settings.", show_default=False),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
@@ -30,7 +32,7 @@ def token(
     renew: Annotated[
         bool, typer.Option("--renew", help="Make a new one first; the old one is worth nothing then.")
     ] = False,
-    url: Url = DEFAULT_URL,
+    url: Url = None,
 ) -> None:
     """Print the token with which PCs join this PC's fleet without being asked for. Whoever has it can join.
 
@@ -39,20 +41,19 @@ def token(
     Example: edge-agent token -o token.txt
     """
     from agent import paths, secure_file
-    from agent.client import NoServerError
+    from agent.fleet.head.one_head import running_head
     from agent.fleet.trust.identity import FleetIdentity
     from agent.fleet.trust.token import encode
     from shards.errors import ConfigurationError
 
     folder = paths.config_folder()
     fleet = FleetIdentity.load_or_create(folder)
-    if renew:
-        try:
-            with _client(url, None) as client:
-                client.post("/fleet/renew-token", {})
-            fleet = FleetIdentity.load_or_create(folder)
-        except NoServerError:  # a head that runs must hear of it, or it would go on taking the old one
-            fleet = fleet.renew_token(folder)
+    if renew and (url is not None or running_head(folder) is not None):
+        with _client(url, None) as client:  # a head that runs must hear of it, or it would go on taking the old one
+            client.post("/fleet/renew-token", {})
+        fleet = FleetIdentity.load_or_create(folder)
+    elif renew:
+        fleet = fleet.renew_token(folder)
     text = encode(fleet.keys.public, fleet.joining.secret)
     if save is None:
         print(text)
@@ -65,7 +66,7 @@ def token(
 
 def approve(
     code: Annotated[str, typer.Argument(help="The code that the other PC shows, e.g. ABCD-EFGH.")],
-    url: Url = DEFAULT_URL,
+    url: Url = None,
     api_key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -83,7 +84,7 @@ def approve(
 
 def forget(
     node: Annotated[str, typer.Argument(help="A node's name, code or key; see edge-agent status.")],
-    url: Url = DEFAULT_URL,
+    url: Url = None,
     api_key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -99,7 +100,7 @@ def forget(
         output.note(f"{answer['node']} is shut out")
 
 
-def status(url: Url = DEFAULT_URL, api_key_file: KeyFile = None, as_json: AsJson = False) -> None:
+def status(url: Url = None, api_key_file: KeyFile = None, as_json: AsJson = False) -> None:
     """Show the fleet: nodes, links, stages, memory, versions, and what is going on.
 
     Example: edge-agent status
@@ -122,7 +123,7 @@ def plan(
         int | None, typer.Option(min=0, help="Exactly so many PCs for a copy; 0: as many as are best.")
     ] = None,
     replicas: Annotated[bool | None, typer.Option(help="Allow several copies.", show_default=False)] = None,
-    url: Url = DEFAULT_URL,
+    url: Url = None,
     api_key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -151,9 +152,10 @@ def plan(
 
 
 @contextmanager
-def _client(url: str, key_file: Path | None) -> Iterator[Client]:
+def _client(url: str | None, key_file: Path | None) -> Iterator[Client]:
     from agent.client import Client
-    from agent.keys import own_key, read_key
+    from agent.own_head import key_for, own_url
 
-    with Client(url, read_key(key_file) if key_file else own_key()[0]) as client:
+    url = url or own_url()
+    with Client(url, key_for(url, key_file)) as client:
         yield client

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rich.table import Table
@@ -21,7 +22,7 @@ def status_tables(fleet: dict[str, Any]) -> list[Table]:
     """
     if "nodes" not in fleet:
         raise StageError("the model is served by one PC, without a fleet", hint="Serve it without --local-stages.")
-    names = {node["key"]: node["name"] for node in fleet["nodes"]}
+    names = fleet.get("carriers", {}) | {node["key"]: node["name"] for node in fleet["nodes"]}
     tables = [_nodes(fleet, names), _chains(fleet, names)]
     if any(node["links"] for node in fleet["nodes"]):
         tables.append(_links(fleet, names))
@@ -35,6 +36,8 @@ def _nodes(fleet: dict[str, Any], names: dict[str, str]) -> Table:
     for chain in fleet["chains"]:
         for stage in chain["stages"]:
             carried.setdefault(stage["node"], []).append(edge_words(*stage["layers"]))
+    told = [chain["speculation"] for chain in fleet["chains"]]
+    drafting = {guesses["node"] for guesses in told if guesses and not guesses["off"]}
     table = titled(
         f"fleet {fleet['fleet']['name']}, key {fleet['fleet']['key']}, port {fleet['fleet']['port']}",
         "node",
@@ -57,9 +60,14 @@ def _nodes(fleet: dict[str, Any], names: dict[str, str]) -> Table:
             _load(condition),
             _power(condition),
             plain(node["versions"]["edge_agent"]),
-            plain(node["problem"] or _work(node["work"]) or ("serving" if layers else "ready")),
+            plain(node["problem"] or _work(node["work"]) or _part(node, layers, drafting)),
         )
     return table
+
+
+def _part(node: dict[str, Any], layers: str, drafting: set[str]) -> str:
+    """What a node is there for now."""
+    return "serving" if layers else "drafting" if node["key"] in drafting else "ready"
 
 
 def _memory(node: dict[str, Any]) -> str:
@@ -102,18 +110,24 @@ def _chains(fleet: dict[str, Any], names: dict[str, str]) -> Table:
         )
         scheduler = chain["scheduler"]
         state = plain(chain["failure"]) if chain["failure"] else str(scheduler["running"])
-        table.add_row(str(number), stages, state, str(scheduler["waiting"]), guessing(chain["speculation"]))
+        table.add_row(str(number), stages, state, str(scheduler["waiting"]), guessing(chain["speculation"], names))
     if not fleet["chains"]:
         table.add_row("", plain(fleet["problem"] or fleet["waits_for"] or "none yet"), "", "", "")
     return table
 
 
-def guessing(told: dict[str, Any] | None) -> Text:
-    """What guesses how a chain's answers go on, how often it is right, and why it is off."""
+def guessing(told: dict[str, Any] | None, names: Mapping[str, str] = {}) -> Text:
+    """What guesses how a chain's answers go on, where, how often it is right, and why it is off.
+
+    Args:
+        told: What /fleet says of it.
+        names: Of nodes, by their keys.
+    """
     if told is None:
         return plain("none")
+    where = f" on {names[told['node']]}" if told["node"] in names else ""
     right = f", {told['right']} of {told['sent']} right ({told['acceptance']:.0%})" if told["sent"] else ""
-    return plain(told["name"] + right + (f"; off: {told['off']}" if told["off"] else ""))
+    return plain(told["name"] + where + right + (f"; off: {told['off']}" if told["off"] else ""))
 
 
 def _links(fleet: dict[str, Any], names: dict[str, str]) -> Table:

@@ -118,8 +118,11 @@ def _as_json(manifest: Manifest, splits: dict[int, list[StageNeeds]], checked: b
 def _show(manifest: Manifest, splits: dict[int, list[StageNeeds]], checked: bool) -> None:
     from rich.table import Table
 
+    from agent.cli.tables import plain, titled
+
     facts = manifest.facts
-    table = Table(title=facts.name, show_header=False, title_justify="left")
+    table = titled(facts.name)
+    table.show_header = False
     if manifest.stage is not None:
         table.add_row("stage folder", f"layers {_range(manifest.stage.first_layer, manifest.stage.end_layer)} only")
     rows = {
@@ -140,7 +143,7 @@ def _show(manifest: Manifest, splits: dict[int, list[StageNeeds]], checked: bool
         "id": manifest.package_id[:16],
     }
     for name, value in rows.items():
-        table.add_row(name, str(value))
+        table.add_row(name, plain(str(value)))
     output.show(table)
     output.show(_layer_table(manifest))
     if splits:

@@ -105,7 +105,7 @@ def join(
 
         edge-agent join --engine llamacpp
     """
-    from agent import recent_log
+    from agent import open_files, recent_log
     from agent.fleet.node.joining import Joining, JoinOptions
     from agent.fleet.node.node_settings import NodeSettings
     from agent.fleet.trust.identity import clean_name
@@ -124,13 +124,14 @@ def join(
         settings = NodeSettings(
             device=device.upper(),
             engine=engine,
-            memory=None if memory is None else max(1, output.parse_bytes(memory)),
+            memory=None if memory is None else output.parse_bytes(memory),
             threads=threads,
             cores=None if cores is None else _parse_cores(cores),
             name=None if name is None else clean_name(name),
         )
         settings.engines()  # what cannot be given is said before a head is looked for
         recent_log.keep()
+        open_files.allow_many()
         with Joining(options, settings) as joining, _view(as_json) as show:
             joining.run(show)
     except EdgeAgentError as error:

@@ -136,9 +136,11 @@ def parse_bytes(text: str) -> int:
     """Bytes of a size such as 8GB, 7.5 GiB or 500M.
 
     Raises:
-        ConfigurationError: it is no size.
+        ConfigurationError: it is no size, or not even a byte.
     """
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", text, re.IGNORECASE)
     if found is None or found[2].upper() not in _UNITS:
         raise ConfigurationError(f"{text!r} is not a size", where="--memory", hint="Write it as 8GB or 7.5GiB.")
-    return int(float(found[1]) * _UNITS[found[2].upper()])
+    if (size := int(float(found[1]) * _UNITS[found[2].upper()])) == 0:
+        raise ConfigurationError(f"{text!r} is no memory to give", where="--memory", hint="Write it as 8GB or 7.5GiB.")
+    return size

@@ -10,7 +10,8 @@ import typer
 
 from agent.address import DEFAULT_CONTROL_PORT, DEFAULT_HOST, DEFAULT_PORT, DEFAULT_URL, url_at
 from agent.cli import output
-from agent.cli.draft_options import Draft, DraftTokens
+from agent.cli.draft_options import Draft, DraftNode, DraftTokens, check_draft_node
+from agent.fleet.head.draft_node import AUTO
 from pipeline.scheduler_config import SchedulerConfig
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def serve(
     ] = SchedulerConfig.max_waiting,
     draft: Draft = "auto",
     draft_tokens: DraftTokens = None,
+    draft_node: DraftNode = AUTO,
     capture: Annotated[
         bool,
         typer.Option("--capture", help="Let the user who serves record what is answered, with edge-agent capture."),
@@ -134,9 +136,11 @@ def serve(
 
         edge-agent serve llama-70b --draft llama-1b
 
+        edge-agent serve llama-70b --draft llama-1b --draft-node pc-2
+
         edge-agent serve smollm2 --host 0.0.0.0 --api-key-file key.txt
     """
-    from agent import paths, recent_log
+    from agent import open_files, paths, recent_log
     from agent.fleet.head.fleet_options import FleetOptions
     from agent.fleet.node.node_settings import NodeSettings
     from agent.keys import own_key, read_key
@@ -145,6 +149,7 @@ def serve(
     from pipeline.planning.plan import Wish
     from pipeline.running import RunOptions
 
+    check_draft_node(draft_node, draft, is_fleet=local_stages is None)
     key, key_file = None, api_key_file
     if api_key_file is not None:
         key = read_key(api_key_file)
@@ -171,6 +176,7 @@ def serve(
             wish=Wish(users=users, context=context, stages=stages, replicas=replicas),
             min_nodes=max(min_nodes, stages or 1),
             port=control_port,
+            draft_node=draft_node,
             node=NodeSettings(
                 device=device,
                 engine=_choice(engine),
@@ -179,24 +185,28 @@ def serve(
         )
         fleet.node.engines()  # what cannot be given is said before anything is begun
     recent_log.keep()
+    open_files.allow_many()
+    watch: _Watch | None = None
     with ExitStack() as stack:
         with output.progress_bars(quiet=as_json) as progress:
             serving = stack.enter_context(
                 Serving(package, options, fleet=fleet, host=host, port=port, key=key, progress=progress)
             )
             if serving.fleet is not None:
-                _wait_for_plan(serving, serving.fleet, quiet=as_json)
+                watch = None if as_json else _Watch(serving.fleet)
+                _wait_for_plan(serving, serving.fleet, watch)
         name = serving.model.manifest.facts.name
         if as_json:
             where = {"url": serving.url, "model": name, "key_file": key_file and str(key_file), **_room(serving.model)}
             output.print_json(where | ({"fleet": serving.fleet.describe()["fleet"]} if serving.fleet else {}))
         else:
             output.note(_room_words(serving.model))
-            _welcome(serving.url, name, key_file, is_fleet=serving.fleet is not None, is_open=host in _EVERYWHERE)
-        if serving.fleet is None or as_json:
+            control = None if serving.fleet is None else serving.fleet.describe()["fleet"]["port"]
+            _welcome(serving.url, name, key_file, control=control, is_open=host in _EVERYWHERE)
+        if watch is None:
             serving.wait()
         else:
-            _Watch(serving.fleet).follow(serving)
+            watch.follow(serving)
 
 
 def _local_engine(engine: Engine, package: Path) -> EngineName:
@@ -252,19 +262,19 @@ def _room_words(model: Served) -> str:
     return f"The KV cache holds {room['kv_tokens']} tokens{types}; a request has room for {room['context']}."
 
 
-def _wait_for_plan(serving: Serving, fleet: FleetModel, *, quiet: bool) -> None:
-    """Until the model is at work; what happens to the fleet meanwhile is told."""
-    watch, told = _Watch(fleet), ""
-    if not quiet:
+def _wait_for_plan(serving: Serving, fleet: FleetModel, watch: _Watch | None) -> None:
+    """Until the model is at work; what happens to the fleet meanwhile is told, if there is a watch."""
+    told = ""
+    if watch is not None:
         output.note("This PC is a fleet now. On another PC: edge-agent join")
     while not fleet.ready.is_set():
         serving.wait(_LOOK_SECONDS)
-        if not quiet:
+        if watch is not None:
             watch.look()
             if fleet.waits_for != told:
                 told = fleet.waits_for
                 output.note(told)
-    if not quiet:
+    if watch is not None:
         watch.look()
 
 
@@ -275,10 +285,10 @@ class _Watch:
         self._fleet = fleet
         self._since = 0.0
         self._waiting: set[str] = set()
+        """Codes of those who asked to join, for as long as they wait."""
 
     def follow(self, serving: Serving) -> None:
         """Until the server ends."""
-        self._since = max((event["time"] for event in self._fleet.describe()["events"]), default=0.0)
         while True:
             serving.wait(_LOOK_SECONDS)
             self.look()
@@ -290,6 +300,7 @@ class _Watch:
             if event["time"] > self._since:
                 output.note(event["what"])
                 self._since = event["time"]
+        self._waiting.intersection_update(node["code"] for node in told["pending"])
         for node in told["pending"]:
             if node["code"] not in self._waiting:
                 self._waiting.add(node["code"])
@@ -300,8 +311,8 @@ class _Watch:
                 )
 
 
-def _welcome(url: str, model: str, key_file: Path | None, *, is_fleet: bool, is_open: bool) -> None:
-    """Where it listens, and how to try it."""
+def _welcome(url: str, model: str, key_file: Path | None, *, control: int | None, is_open: bool) -> None:
+    """Where it listens, and how to try it; `control` is the port that PCs join at."""
     from rich.markup import escape
 
     from agent.fleet.discovery.interfaces import own_addresses
@@ -325,12 +336,16 @@ def _welcome(url: str, model: str, key_file: Path | None, *, is_fleet: bool, is_
     ]
     if key_file is not None:
         lines.append(f"[dim]key[/]    in {escape(str(key_file))}; clients send it as a bearer token")
-    if is_open and (addresses := own_addresses()):
+    addresses = own_addresses()
+    if is_open and addresses:
         there = escape(url_at(addresses[0], int(url.rpartition(":")[2])))
         lines.append(
             f"[dim]others[/] reach it at {escape(there)}: edge-agent chat --url {escape(there)} --api-key-file FILE"
         )
-    if is_fleet:
+    if control is not None:
         lines.append("[dim]join[/]   on another PC: edge-agent join    (its token: edge-agent token)")
+        if addresses:
+            at = escape(url_at(addresses[0], control).removeprefix("http://"))
+            lines.append(f"[dim]head[/]   {at}    (for join --head, where multicast does not pass)")
     lines += ["", "[dim]Ctrl-C ends it.[/]"]
     output.show("\n".join(lines))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+import subprocess
+import sys
 from dataclasses import dataclass
 from importlib import metadata
 
@@ -13,6 +15,18 @@ _OURS = "edge-agent"
 _ENGINE = ("openvino", "openvino-tokenizers", "openvino-genai")
 """Built against each other, so of one release."""
 _LLAMA = "llama-cpp-python"
+_SECONDS = 60.0
+_AGAIN = "pip install edge-agent[llamacpp]"
+_TRY = """
+import sys
+from shards.errors import StageError
+from shards.llamacpp.binding import binding
+try:
+    binding()
+except StageError as error:
+    print(error.what)
+    sys.exit(1)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +48,10 @@ def check() -> list[Check]:
     python = Package(
         "Python", wanted_python, platform.python_version(), _fits(wanted_python, platform.python_version())
     )
-    return judge(metadata.version(_OURS), python, _packages(), _version(_LLAMA))
+    checks = judge(metadata.version(_OURS), python, _packages(), _version(_LLAMA))
+    if _version(_LLAMA) is not None and (fault := _llamacpp_fault()):
+        checks[-1] = Check(_TOPIC, "warning", f"stages cannot run in llama.cpp: {fault}", f"{_AGAIN} --force-reinstall")
+    return checks
 
 
 def judge(own: str, python: Package, packages: tuple[Package, ...], llama: str | None) -> list[Check]:
@@ -61,12 +78,28 @@ def judge(own: str, python: Package, packages: tuple[Package, ...], llama: str |
     if llama is None:
         what, step = (
             "llama.cpp is not installed; only models that OpenVINO can't read need it",
-            "pip install edge-agent[llamacpp]",
+            _AGAIN,
         )
         checks.append(Check(_TOPIC, "ok", what, step))
     else:
         checks.append(Check(_TOPIC, "ok", f"{_LLAMA} {llama}"))
     return checks
+
+
+def _llamacpp_fault() -> str | None:
+    """Why llama.cpp, though installed, cannot be used. A library for another processor ends the process it is in."""
+    command = [sys.executable, "-P", "-c", _TRY]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace",
+            timeout=_SECONDS, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode == 0:
+        return None
+    said = (done.stdout or done.stderr).strip().splitlines()
+    return said[-1] if said else f"its process ended with code {done.returncode}"
 
 
 def _packages() -> tuple[Package, ...]:

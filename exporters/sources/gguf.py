@@ -4,6 +4,7 @@ again; llama.cpp takes them as they are."""
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,10 @@ from shards.progress import Progress
 _ROPE_FACTORS = "rope_freqs.weight"
 _COMPRESS = "Try --weights int4, which reads more kinds of files"
 _KEEP = "Try --weights keep, or export the original Hugging Face model."
+_NO_MODEL = "Is it a vocabulary, an adapter, or the part of a model that sees pictures?"
+_AGAIN = "Download the file again."
+_CONVERTED = "Look for another file of the model, or export the original Hugging Face model."
+_ARCHITECTURE = re.compile(r"[\w.-]{1,64}", re.ASCII)
 
 
 def prepare(
@@ -220,11 +225,23 @@ def _scale_rotation(model: Any, file: GgufFile, tensor: GgufTensor) -> None:
 
 def _check(file: GgufFile) -> None:
     """Refuse what is no model."""
-    if not file.tensors or "general.architecture" not in file.metadata:
+    architecture = file.metadata.get("general.architecture")
+    if not file.tensors or architecture is None:
+        raise ExportError("the file holds no language model", where=str(file.path), hint=_NO_MODEL)
+    if not _ARCHITECTURE.fullmatch(file.architecture):
+        raise ExportError("the file is damaged: its architecture has no name", where=str(file.path), hint=_AGAIN)
+    if f"{architecture}.block_count" not in file.metadata:
         raise ExportError(
-            "the file holds no language model", where=str(file.path), hint="Is it a vocabulary or an adapter?"
+            f"the file holds no language model: the architecture {architecture} does not say how many layers it has",
+            where=str(file.path),
+            hint=_NO_MODEL,
         )
     file.layers  # noqa: B018 - raises
+    context = file.metadata.get(f"{architecture}.context_length")
+    if not isinstance(context, int) or context < 1:
+        raise ExportError(
+            "the file does not say how long a context the model can take", where=str(file.path), hint=_CONVERTED
+        )
 
 
 def _check_rotation(file: GgufFile) -> None:

@@ -18,8 +18,12 @@ _VERSIONS = (2, 3)
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _MAX_DIMENSIONS = 4
+_MOST_ENTRIES, _MOST_BYTES = 2**16, 2**26
+"""Key-value pairs, or tensors; bytes of a header. Several times what the largest models have: a damaged number must not
+turn gigabytes of weights into Python objects."""
 _COUNTS = struct.Struct("<QQ")
 _AGAIN = "Download the file again."
+_SHOWN = 64
 
 _TYPES: dict[int, tuple[str, int, int]] = {
     0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
@@ -72,7 +76,7 @@ class GgufFile:
 
     @property
     def architecture(self) -> str:
-        """The file's own word for the architecture; for people."""
+        """The file's own word for the architecture."""
         return str(self.metadata.get("general.architecture", "unknown"))
 
     @property
@@ -156,10 +160,16 @@ class _Reader:
                 "Convert the model again with current tools.",
             )
         tensors, pairs = self._scalar("Q"), self._scalar("Q")
+        if max(tensors, pairs) > _MOST_ENTRIES:
+            raise self._error(
+                f"the file is cut short or damaged: it is to have {tensors} tensors and {pairs} key-value pairs", _AGAIN
+            )
         metadata: dict[str, Any] = {}
         spans: dict[str, tuple[int, int]] = {}
         for _ in range(pairs):
             key = self._text()
+            if key in metadata:
+                raise self._damaged(f"it has {_word(key)} twice")
             start = self._file.tell()
             metadata[key] = self._value(self._scalar("I"), key)
             spans[key] = (start, self._file.tell())
@@ -170,18 +180,20 @@ class _Reader:
                 "Join the parts first: llama-gguf-split --merge FIRST-PART.gguf WHOLE.gguf",
             )
         entries = [self._entry() for _ in range(tensors)]
+        if len({name for name, *_ in entries}) < len(entries):
+            raise self._damaged("two of its tensors have the same name")
         return GgufFile(self._path, metadata, spans, self._place(entries, metadata.get("general.alignment", 32)))
 
     def _entry(self) -> tuple[str, tuple[int, ...], tuple[str, int, int], int]:
         name = self._text()
         dimensions = self._scalar("I")
         if dimensions > _MAX_DIMENSIONS:
-            raise self._damaged(f"the tensor {name} has {dimensions} dimensions")
+            raise self._damaged(f"the tensor {_word(name)} has {dimensions} dimensions")
         shape = tuple(self._scalar("Q") for _ in range(dimensions))
         number = self._scalar("I")
         if number not in _TYPES:
             raise self._error(
-                f"the tensor {name} has a type that is not known here (number {number})",
+                f"the tensor {_word(name)} has a type that is not known here (number {number})",
                 "Use another quantisation of the model, for example Q4_K_M or Q8_0.",
             )
         return name, shape, _TYPES[number], self._scalar("Q")
@@ -191,14 +203,14 @@ class _Reader:
     ) -> tuple[GgufTensor, ...]:
         """Turn offsets into places in the file and check that they are in it."""
         if not isinstance(alignment, int) or alignment <= 0:
-            raise self._damaged(f"its alignment is {alignment}")
+            raise self._damaged(f"its alignment is {_word(str(alignment))}")
         base = -(-self._file.tell() // alignment) * alignment
         placed = []
         for name, shape, (dtype, block, block_bytes), offset in entries:
             weights = math.prod(shape)
             if shape and shape[0] % block:
                 raise self._damaged(
-                    f"the rows of the tensor {name} hold {shape[0]} weights, {dtype} stores {block} together"
+                    f"the rows of the tensor {_word(name)} hold {shape[0]} weights, {dtype} stores {block} together"
                 )
             placed.append(GgufTensor(name, shape, dtype, base + offset, weights // block * block_bytes))
         needed = max((tensor.start + tensor.size for tensor in placed), default=base if entries else 0)
@@ -212,14 +224,14 @@ class _Reader:
         if kind == _STRING:
             return self._text()
         if kind != _ARRAY:
-            raise self._damaged(f"the value of {key} has the unknown type {kind}")
+            raise self._damaged(f"the value of {_word(key)} has the unknown type {kind}")
         item, count = self._scalar("I"), self._scalar("Q")
         if item in _SCALARS:
             layout = f"<{count}{_SCALARS[item]}"
             width = struct.calcsize(f"<{_SCALARS[item]}")
             return list(struct.unpack(layout, self._bytes(count * width)))
         if item != _STRING:
-            raise self._damaged(f"the values of {key} have the unknown type {item}")
+            raise self._damaged(f"the values of {_word(key)} have the unknown type {item}")
         return [self._text() for _ in range(count)]
 
     def _scalar(self, code: str) -> Any:
@@ -231,9 +243,13 @@ class _Reader:
         return self._bytes(self._scalar("Q")).decode("utf-8", errors="replace")
 
     def _bytes(self, count: int) -> bytes:
-        left = self._size - self._file.tell()
-        if count > left:
-            raise self._error(f"the file is cut short or damaged: {count} bytes expected, {left} left", _AGAIN)
+        at = self._file.tell()
+        if count > self._size - at:
+            raise self._error(
+                f"the file is cut short or damaged: {count} bytes expected, {self._size - at} left", _AGAIN
+            )
+        if at + count > _MOST_BYTES:
+            raise self._damaged(f"its header is to have at least {at + count} bytes, {_MOST_BYTES} at most are read")
         return self._file.read(count)
 
     def _damaged(self, what: str) -> ExportError:
@@ -241,3 +257,8 @@ class _Reader:
 
     def _error(self, what: str, hint: str) -> ExportError:
         return ExportError(what, where=str(self._path), hint=hint)
+
+
+def _word(name: str) -> str:
+    """A name out of a file, fit to be shown: a damaged one may be long, or speak to the terminal."""
+    return name if name.isprintable() and len(name) <= _SHOWN else f"{name[:_SHOWN]!r}"

@@ -52,7 +52,7 @@ def check(file: GgufFile) -> None:
         raise ExportError("the file holds no tokenizer", where=str(file.path), hint=_FROM_ORIGINAL)
     if kind != "gpt2":
         raise ExportError(
-            f"its tokenizer is of the kind {kind!r}; only byte-level BPE ('gpt2') can be read from a GGUF",
+            f"its tokenizer is of the kind {str(kind)[:64]!r}; only byte-level BPE ('gpt2') can be read from a GGUF",
             where=str(file.path),
             hint=_FROM_ORIGINAL,
         )
@@ -62,7 +62,7 @@ def check(file: GgufFile) -> None:
     pre = file.metadata["tokenizer.ggml.pre"]
     if pre not in _SPLITS:
         raise ExportError(
-            f"its tokenizer splits text in a way that is not known here ({pre!r}; known: {', '.join(_SPLITS)})",
+            f"its tokenizer splits text in a way that is not known here ({pre[:64]!r}; known: {', '.join(_SPLITS)})",
             where=str(file.path),
             hint=_FROM_ORIGINAL,
         )

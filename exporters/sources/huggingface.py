@@ -56,14 +56,9 @@ def convert(source: str, workdir: str, weights: Weights, progress: Progress) -> 
     """Child job: fetch a model if need be, convert its tokenizer, trace it, compress it."""
     work = Path(workdir)
     folder = Path(source) if Path(source).is_dir() else _fetch(source, progress)
+    _check_files(folder, source)
     progress("converting the tokenizer", 0, 1)
     tokenizer = _convert_tokenizer(folder, work / "tokenizer", source)
-    if not any(folder.glob("*.safetensors")):
-        raise ExportError(
-            "there are no weights in the safetensors format; others can carry code and are not read",
-            where=source,
-            hint="Look for a safetensors version of the model.",
-        )
     progress("converting to OpenVINO", 0, 1)
     target = work / "graph" / compression.GRAPH
     answer: dict[str, Any] = {"graph": str(target), "tokenizer": str(tokenizer), "folder": str(folder)}
@@ -116,22 +111,36 @@ def _reason(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def _convert_tokenizer(folder: Path, target: Path, source: str) -> Path:
-    """Write the tokenizer and the detokenizer graph to `target`; returns the tokenizer.
+def _check_files(folder: Path, source: str) -> None:
+    """Look for what a conversion needs before anything large is loaded.
 
     Raises:
-        ExportError: there is none, or OpenVINO has no counterpart of it.
+        ExportError: there is no tokenizer, or there are no weights that can be read.
     """
-    import openvino as ov
-    import transformers
-    from openvino_tokenizers import convert_tokenizer
-
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         raise ExportError(
             f"the tokenizer is missing: none of {', '.join(_TOKENIZER_FILES)} is there",
             where=source,
             hint="Copy the tokenizer's files beside config.json.",
         )
+    if not any(folder.glob("*.safetensors")):
+        raise ExportError(
+            "there are no weights in the safetensors format; others can carry code and are not read",
+            where=source,
+            hint="Look for a safetensors version of the model.",
+        )
+
+
+def _convert_tokenizer(folder: Path, target: Path, source: str) -> Path:
+    """Write the tokenizer and the detokenizer graph to `target`; returns the tokenizer.
+
+    Raises:
+        ExportError: OpenVINO has no counterpart of it.
+    """
+    import openvino as ov
+    import transformers
+    from openvino_tokenizers import convert_tokenizer
+
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         made = convert_tokenizer(tokenizer, with_detokenizer=True)

@@ -66,15 +66,15 @@ def test_each_start_begins_afresh_and_counts_for_the_medians() -> None:
     assert started == [0, 1, 2] and len(report.runs) == 12
 
 
-def test_all_sides_say_the_same_in_exact_mode(smollm2_package: Path) -> None:
-    facts = manifest.read(smollm2_package).facts
-    prompts = chat_prompts(Tokenizer.load(smollm2_package), facts, 3)
-    with Rival("unsplit", smollm2_package) as unsplit, Rival("genai", smollm2_package) as genai:
+def test_all_sides_say_the_same_in_exact_mode(tiny_chat_package: Path) -> None:
+    facts = manifest.read(tiny_chat_package).facts
+    prompts = chat_prompts(Tokenizer.load(tiny_chat_package), facts, 3)
+    with Rival("unsplit", tiny_chat_package) as unsplit, Rival("genai", tiny_chat_package) as genai:
         expected = unsplit.run(prompts, 8)[1]
         seconds, said = genai.run(prompts, 8)
     assert seconds > 0
     assert [len(answer) for answer in said] == [8, 8, 8]
-    with RunningModel.open(smollm2_package, RunOptions(mode="exact", threads=1)) as model:
+    with RunningModel.open(tiny_chat_package, RunOptions(mode="exact", threads=1)) as model:
         load = run_load([model.head], prompts, 8)
     assert [list(answer) for answer in load.tokens] == expected
     assert len(load.first_token_seconds) == 3 and max(load.first_token_seconds) < load.seconds

@@ -67,9 +67,9 @@ def test_the_scheduler_notes_steps_with_rows_and_what_they_took() -> None:
     assert scheduler.take() == []
 
 
-def test_two_stages_are_measured_and_simulated(smollm2_package: Path) -> None:
+def test_two_stages_are_measured_and_simulated(tiny_chat_package: Path) -> None:
     plain = RunOptions(stages=2, mode="exact", prefix_cache=False)  # neither tuned nor pinned: nothing is concluded
-    report = simulation.run(smollm2_package, Effort(users=(2,), rounds=1, new_tokens=8), silent, plain)
+    report = simulation.run(tiny_chat_package, Effort(users=(2,), rounds=1, new_tokens=8), silent, plain)
     assert [row["users"] for row in report.results] == ["2", simulation.POISSON]
     assert all(value > 0 for row in report.results for value in list(row.values())[1:])
     assert len(report.targets) == 2

@@ -17,6 +17,9 @@ import httpx
 import psutil
 import pytest
 from ended import still_alive
+from typer.testing import CliRunner
+
+from agent.cli.app import app
 
 COMMAND = [sys.executable, "-c", "from agent.cli import main; main()"]
 SECONDS_TO_END = 5
@@ -94,14 +97,14 @@ def test_ask_a_running_server(smollm2_package: Path, tmp_path: Path) -> None:
     assert (code, errors) == (130, "")
 
 
-def test_the_kv_cache_of_a_server_has_room_for_its_users(smollm2_package: Path) -> None:
+def test_the_kv_cache_of_a_server_has_room_for_its_users(tiny_chat_package: Path) -> None:
     options = ("--users", "3", "--context", "1000", "--target-tbt", "0", "--max-waiting", "9")
-    with serving(smollm2_package, *options) as (_, said):
+    with serving(tiny_chat_package, *options) as (_, said):
         assert (said["kv_tokens"], said["context"]) == (3 * 1024, 3 * 1024)
         chain = httpx.get(f"{said['url']}/fleet", trust_env=False).json()["chains"][0]
         assert chain["scheduler"]["kv_total"] == 3 * 1024
         assert chain["stages"][0]["properties"]["KV_CACHE_PRECISION"] == "f32"
-    with serving(smollm2_package, "--kv-tokens", "640") as (_, said):
+    with serving(tiny_chat_package, "--kv-tokens", "640") as (_, said):
         assert (said["kv_tokens"], said["context"]) == (640, 640)
 
 
@@ -119,8 +122,8 @@ def test_ctrl_c_in_mid_answer(smollm2_package: Path) -> None:
     assert "Traceback" not in told
 
 
-def test_a_server_whose_stage_has_died_says_so_and_ends(smollm2_package: Path) -> None:
-    with serving(smollm2_package, "--local-stages", "2") as (process, _):
+def test_a_server_whose_stage_has_died_says_so_and_ends(tiny_chat_package: Path) -> None:
+    with serving(tiny_chat_package, "--local-stages", "2") as (process, _):
         family = psutil.Process(process.pid).children(recursive=True)
         family[0].kill()
         told, _ = process.communicate(timeout=60)
@@ -173,8 +176,8 @@ def test_ask_with_a_package_needs_no_server(smollm2_package: Path) -> None:
     assert "Paris" in answer.stdout
 
 
-def test_bytes_that_are_no_text_do_no_harm(smollm2_package: Path) -> None:
-    with serving(smollm2_package) as (_, said):
+def test_bytes_that_are_no_text_do_no_harm(tiny_chat_package: Path) -> None:
+    with serving(tiny_chat_package) as (_, said):
         command = [*COMMAND, "ask", "--url", said["url"], "--max-tokens", "2", "--json"]
         for arguments, stdin in ((["-"], b"\xff\xfeHi"), (["Hi \udcff"], b"")):
             done = subprocess.run([*command, *arguments], input=stdin, capture_output=True, check=False)
@@ -247,4 +250,4 @@ def test_help_shows_every_command() -> None:
     assert done.returncode == 0
     for command in ("demo", "export", "inspect", "serve", "ask", "bench"):
         assert command in done.stdout
-        assert "Example" in run(command, "--help").stdout or command == "bench"
+        assert "Example" in CliRunner().invoke(app, [command, "--help"]).output or command == "bench"

@@ -9,8 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from packages import ir_of
+from typer.testing import CliRunner
 
+from agent.cli import export, inspect
+from agent.cli.app import app
 from agent.cli.inspect import needs
+from exporters.export import Export
 from shards import manifest as manifests
 from shards.errors import ConfigurationError
 from shards.manifest import WEIGHTS
@@ -28,20 +33,20 @@ def package(tiny_package: Path, tmp_path: Path) -> Path:
     return shutil.copytree(tiny_package, tmp_path / "package")
 
 
-def test_exports_and_says_what_it_made(smollm2_ir: Path, tmp_path: Path) -> None:
-    target = tmp_path / "smol"
-    made = run("export", smollm2_ir, "-o", target, "--split", "15,15", "--no-verify", "--json")
+def test_exports_and_says_what_it_made(tiny_chat_package: Path, tmp_path: Path) -> None:
+    source, target = ir_of(tiny_chat_package, tmp_path / "source"), tmp_path / "tiny"
+    made = run("export", source, "-o", target, "--split", "2,2", "--no-verify", "--json")
     assert (made.returncode, made.stderr) == (0, "")
     result = json.loads(made.stdout)
-    assert result["facts"]["layers"] == 30
+    assert result["facts"]["layers"] == 4
     assert result["verification"] is None
-    assert result["stages"] == [str(tmp_path / "smol-stage-0"), str(tmp_path / "smol-stage-1")]
+    assert result["stages"] == [str(tmp_path / "tiny-stage-0"), str(tmp_path / "tiny-stage-1")]
     assert result["package_id"] == PackageStore(target).manifest.package_id
-    again = run("export", smollm2_ir, "-o", target, "--no-verify")
+    again = run("export", source, "-o", target, "--no-verify")
     assert (again.returncode, again.stdout) == (1, "")
     assert "package here already" in again.stderr
     assert "--force" in again.stderr
-    table = run("export", smollm2_ir, "-o", target, "--no-verify", "--force")
+    table = run("export", source, "-o", target, "--no-verify", "--force")
     assert table.returncode == 0
     assert "no (--no-verify)" in table.stdout
 
@@ -67,7 +72,7 @@ def test_an_error_is_one_message(tmp_path: Path) -> None:
 
 def test_help_has_an_example() -> None:
     for command in ("export", "inspect"):
-        assert f"Example: edge-agent {command}" in run(command, "--help").stdout
+        assert f"Example: edge-agent {command}" in CliRunner().invoke(app, [command, "--help"]).output
 
 
 def test_inspect_shows_facts_layers_and_splits(tiny_package: Path) -> None:
@@ -82,6 +87,18 @@ def test_inspect_shows_facts_layers_and_splits(tiny_package: Path) -> None:
         "what a split would need",
     ):
         assert words in shown.stdout
+
+
+def test_names_and_paths_are_text_and_no_markup(tiny_package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = manifests.read(tiny_package)
+    source = {"llama.cpp backend": 'none. Run: pip install "edge-agent[llamacpp]"', "path": "a[/b]c"}
+    facts = manifest.facts.model_copy(update={"name": "tiny[/red]"})
+    manifest = manifest.model_copy(update={"source": source, "facts": facts})
+    export._show(Export(Path("[bold]package"), manifest, (), None, None))
+    inspect._show(manifest, {}, checked=False)
+    shown = capsys.readouterr().out
+    for words in ("edge-agent[llamacpp]", "a[/b]c", "tiny[/red] → [bold]package"):
+        assert words in shown
 
 
 def test_inspect_adds_up(tiny_package: Path) -> None:

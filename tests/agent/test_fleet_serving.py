@@ -1,18 +1,19 @@
-"""A fleet of one over real HTTP: planned, looked into, and planned for other wishes."""
+"""A fleet of one over real HTTP, with a tiny model: planned, looked into, and planned for other wishes."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 import pytest
+from served_fleet import LONG, PATIENCE, ServedFleet, unsplit_answer
 
-from agent import keys, paths
+from agent import paths
 from agent.fleet.head import at_work, fleet_model, node_record
 from agent.fleet.head.fleet_model import FleetModel
 from agent.fleet.head.fleet_options import FleetOptions
@@ -24,53 +25,34 @@ from pipeline.messages import RequestEvent
 from pipeline.planning.plan import Wish
 from pipeline.running import RunOptions
 from pipeline.stages import LOOPBACK
+from shards import manifest as manifests
 from shards.errors import EdgeAgentError, StageError
+from shards.manifest import WEIGHTS
 from shards.progress import silent
 from shards.runtime import StageConfig
 from tui.client import state
 from tui.client.plan import NodeDetail, Preview
 
-PATIENCE = 120.0
-WISH = Wish(users=2, context=512, replicas=False)
+WISH = Wish(users=2, context=2048, replicas=False)
 OPTIONS = FleetOptions(
     wish=WISH,
     port=0,
     interface=LOOPBACK,
     announced=False,
-    node=NodeSettings(name="desk", device="CPU", threads=1, memory=4 * 10**9),
+    node=NodeSettings(name="desk", device="CPU", threads=1, memory=10**9),
 )
 
 
-class Fleet:
+class Fleet(ServedFleet):
     """A head that serves, and its keeper."""
 
     def __init__(self, serving: Serving) -> None:
+        super().__init__(serving)
         assert serving.fleet is not None
         self.model = serving.fleet
-        headers = {"Authorization": f"Bearer {keys.own_key()[0]}"}
-        self.http = httpx.Client(base_url=serving.url, headers=headers, timeout=PATIENCE, trust_env=False)
-
-    def get(self, path: str, **query: Any) -> dict[str, Any]:
-        answer = self.http.get(path, params=query)
-        assert answer.status_code == 200, answer.text
-        told: dict[str, Any] = answer.json()
-        return told
 
     def apply(self, **changes: Any) -> httpx.Response:
         return self.http.post("/fleet/apply", json=changes)
-
-    def wait(self, reached: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-        end = time.monotonic() + PATIENCE
-        while not reached(told := self.get("/fleet")):
-            assert time.monotonic() < end, told
-            time.sleep(0.05)
-        return told
-
-    def ask(self) -> str:
-        body = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
-        answer = self.http.post("/v1/chat/completions", json=body)
-        assert answer.status_code == 200, answer.text
-        return str(answer.json()["choices"][0]["message"]["content"])
 
 
 @pytest.fixture(scope="module")
@@ -80,15 +62,21 @@ def works() -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
+def answer(tiny_chat_package: Path) -> str:
+    """What it says, whatever has been changed."""
+    return unsplit_answer(tiny_chat_package)
+
+
+@pytest.fixture(scope="module")
 def fleet(
-    smollm2_package: Path, tmp_path_factory: pytest.TempPathFactory, works: list[dict[str, Any]]
+    tiny_chat_package: Path, tmp_path_factory: pytest.TempPathFactory, works: list[dict[str, Any]]
 ) -> Iterator[Fleet]:
     folder = tmp_path_factory.mktemp("head")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(paths, "config_folder", lambda: folder / "config")
         patch.setattr(paths, "cache_folder", lambda: folder / "cache")
         options = RunOptions(mode="exact", kv_precision="f32", draft="ngram")
-        with Serving(smollm2_package, options, fleet=OPTIONS, port=0) as serving:
+        with Serving(tiny_chat_package, options, fleet=OPTIONS, port=0) as serving:
             fleet = Fleet(serving)
             end = time.monotonic() + PATIENCE
             while not fleet.model.ready.wait(0.01):
@@ -100,7 +88,7 @@ def fleet(
 
 def test_a_node_shows_what_it_does_before_it_serves(fleet: Fleet, works: list[dict[str, Any]]) -> None:
     assert any(work["what"].startswith("measuring") for work in works)
-    assert any("(layers 0-29)" in work["what"] for work in works)
+    assert any("(layers 0-3)" in work["what"] for work in works)
     assert all(0 <= work["done"] <= work["total"] for work in works)
     (node,) = fleet.get("/fleet")["nodes"]
     assert node["work"] is None
@@ -118,11 +106,11 @@ def test_each_chain_tells_what_guesses_for_it(fleet: Fleet) -> None:
     assert told["held_tokens"] > 0
 
 
-def test_memory_planned_is_that_of_the_chains_at_work(fleet: Fleet) -> None:
+def test_memory_planned_is_that_of_the_chains_at_work(fleet: Fleet, tiny_chat_package: Path) -> None:
     told = fleet.get("/fleet")
     (node,) = told["nodes"]
     (stage,) = told["plan"]["chains"][0]["stages"]
-    assert node["memory_planned"] == stage["memory"] > 100e6
+    assert node["memory_planned"] == stage["memory"] > manifests.read(tiny_chat_package).file(WEIGHTS).size
 
 
 def test_the_precision_of_the_kv_cache_is_the_stages_and_the_plans(
@@ -130,8 +118,8 @@ def test_the_precision_of_the_kv_cache_is_the_stages_and_the_plans(
 ) -> None:
     (planned,) = fleet.model._running
     (stage,) = planned.plan.stages
-    kv_bytes = 2 * 3 * 64 * 4  # f32 keys and values of three heads of 64, in one layer
-    assert stage.memory - fleet.model._size.stage(0, 30, 0) == 30 * planned.plan.kv_tokens * kv_bytes
+    kv_bytes = 2 * 2 * 16 * 4  # f32 keys and values of two heads of 16, in one layer
+    assert stage.memory - fleet.model._size.stage(0, 4, 0) == 4 * planned.plan.kv_tokens * kv_bytes
     (told,) = fleet.get("/fleet")["chains"][0]["stages"]
     assert (told["properties"]["KV_CACHE_PRECISION"], told["kv_tokens"]) == ("f32", planned.plan.kv_tokens)
     started: list[StageConfig] = []
@@ -142,7 +130,7 @@ def test_the_precision_of_the_kv_cache_is_the_stages_and_the_plans(
 
     monkeypatch.setattr(Chain, "start", start)
     with pytest.raises(StageError, match="will do"):
-        fleet.model._opener.open(planned.plan, silent)
+        fleet.model._opener.open(planned.plan, stage.node, silent)
     assert [config.kv_precision for config in started] == ["f32"]
 
 
@@ -160,17 +148,17 @@ def test_the_plan_at_work_is_the_current_one(fleet: Fleet, monkeypatch: pytest.M
     assert fleet.get("/fleet")["wish"] == preview["wish"]
 
 
-def test_a_wish_that_is_applied_is_planned_for(fleet: Fleet) -> None:
+def test_a_wish_that_is_applied_is_planned_for(fleet: Fleet, answer: str) -> None:
     before = fleet.get("/fleet")
     users = before["wish"]["users"] + 1
-    answer = fleet.apply(users=users)
-    assert (answer.status_code, answer.json()["wish"]["users"]) == (200, users)
+    applied = fleet.apply(users=users)
+    assert (applied.status_code, applied.json()["wish"]["users"]) == (200, users)
     (old,) = before["chains"]
     told = fleet.wait(lambda told: [chain["id"] for chain in told["chains"]] != [old["id"]] and told["chains"])
     assert told["wish"]["users"] == users
-    assert told["chains"][0]["stages"][0]["kv_tokens"] >= 512 * users > old["stages"][0]["kv_tokens"]
+    assert told["chains"][0]["stages"][0]["kv_tokens"] >= WISH.context * users > old["stages"][0]["kv_tokens"]
     assert fleet.get("/fleet/plan")["is_current"]
-    assert "Paris" in fleet.ask()
+    assert fleet.ask() == answer
 
 
 def test_a_smaller_wish_is_met_by_what_is_at_work(fleet: Fleet) -> None:
@@ -181,12 +169,13 @@ def test_a_smaller_wish_is_met_by_what_is_at_work(fleet: Fleet) -> None:
     assert told["nodes"][0]["memory_planned"] == before["nodes"][0]["memory_planned"]  # it goes on holding that
 
 
-def test_without_room_for_both_a_wish_waits_until_nobody_asks(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_room_for_both_a_wish_waits_until_nobody_asks(
+    fleet: Fleet, answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(FleetModel, "_fits_beside", lambda *_: False)
     before = fleet.get("/fleet")
-    body = {"prompt": "Once upon a time", "stream": True, "max_tokens": 450, "logit_bias": {"2": -100}}
-    with fleet.http.stream("POST", "/v1/completions", json=body) as answer:
-        lines = answer.iter_lines()
+    with fleet.http.stream("POST", "/v1/completions", json=LONG) as streamed:
+        lines = streamed.iter_lines()
         next(lines)
         assert fleet.apply(users=5).status_code == 200
         told = fleet.wait(lambda told: told["problem"])
@@ -196,12 +185,12 @@ def test_without_room_for_both_a_wish_waits_until_nobody_asks(fleet: Fleet, monk
     told = fleet.wait(lambda told: told["chains"] and told["chains"][0]["id"] != before["chains"][0]["id"])
     assert told["plan"]["prediction"]["users"] == 5
     fleet.wait(lambda told: told["problem"] is None)
-    assert "Paris" in fleet.ask()
+    assert fleet.ask() == answer
 
 
 @pytest.mark.parametrize("has_room", [True, False])
 def test_a_wish_whose_stages_cannot_be_loaded_is_taken_back(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, has_room: bool
+    fleet: Fleet, answer: str, monkeypatch: pytest.MonkeyPatch, has_room: bool
 ) -> None:
     monkeypatch.setattr(FleetModel, "_fits_beside", lambda *_: has_room)
     before = fleet.get("/fleet")
@@ -221,7 +210,7 @@ def test_a_wish_whose_stages_cannot_be_loaded_is_taken_back(
     assert told["nodes"][0]["problem"] is None  # it was the wish's fault
     ids = [[chain["id"] for chain in each["chains"]] for each in (told, before)]
     assert (ids[0] == ids[1]) is has_room
-    assert "Paris" in fleet.ask()
+    assert fleet.ask() == answer
 
 
 def kill_stage() -> None:
@@ -229,7 +218,7 @@ def kill_stage() -> None:
     process.kill()
 
 
-def test_a_chain_that_ends_is_replaced_at_once(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chain_that_ends_is_replaced_at_once(fleet: Fleet, answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_model, "_LOOK_SECONDS", 1e6)  # only what is told counts
     fleet.model._changed.set()
     fleet.wait(lambda _: not fleet.model._changed.is_set())
@@ -243,7 +232,7 @@ def test_a_chain_that_ends_is_replaced_at_once(fleet: Fleet, monkeypatch: pytest
     monkeypatch.setattr(copy.head, "_fail", fail_slowly)
     kill_stage()
     fleet.wait(lambda told: fleet.model.copies and copy not in fleet.model.copies)
-    assert "Paris" in fleet.ask()
+    assert fleet.ask() == answer
     monkeypatch.undo()
     fleet.model._changed.set()  # the long look is over
 
@@ -260,13 +249,16 @@ def test_what_works_is_not_given_up_for_a_node_that_has_failed(fleet: Fleet, mon
         fleet.model._changed.set()
         told = fleet.wait(lambda told: told["nodes"][0]["problem"])
     assert "there is no room to try it beside what is at work" in told["nodes"][0]["problem"]
+    monkeypatch.setattr(fleet_model, "_LOOK_SECONDS", 0.2)
     fleet.model._changed.set()
     after = fleet.wait(lambda told: told["nodes"][0]["problem"] is None and told["problem"] is None)
     assert [chain["id"] for chain in after["chains"]] == [chain["id"] for chain in before["chains"]]
     record.failures = 0
 
 
-def test_a_node_whose_stage_was_killed_is_tried_again(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_whose_stage_was_killed_is_tried_again(
+    fleet: Fleet, answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(node_record, "_FIRST_PAUSE", 2.0)
     monkeypatch.setattr(fleet_model, "_LOOK_SECONDS", 0.2)
     monkeypatch.setattr(fleet_model, "_RETRY_SECONDS", 0.2)
@@ -287,7 +279,7 @@ def test_a_node_whose_stage_was_killed_is_tried_again(fleet: Fleet, monkeypatch:
     failing.clear()
     told = fleet.wait(lambda told: told["chains"] and told["problem"] is None)
     assert told["chains"][0]["id"] != before["chains"][0]["id"] and told["nodes"][0]["problem"] is None
-    assert "Paris" in fleet.ask()
+    assert fleet.ask() == answer
 
 
 def test_a_node_that_is_measured_again_goes_on_serving(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,10 +316,10 @@ def test_of_nodes_that_have_left_nothing_is_told(fleet: Fleet) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"users": 1024, "context": 8192}, "of memory are missing"),
-        ({"context": 100_000}, "100000 tokens are asked for, and the model's context is 8192"),
+        ({"users": 1024, "context": 4096}, "of memory are missing"),
+        ({"context": 100_000}, "100000 tokens are asked for, and the model's context is 4096"),
         ({"stages": 2}, "2 stages need as many nodes, and 1 are there"),
-        ({"stages": 31}, "30 layers cannot be split into 31 stages"),
+        ({"stages": 5}, "4 layers cannot be split into 5 stages"),
     ],
 )
 def test_an_impossible_wish_changes_nothing(fleet: Fleet, changes: dict[str, int], words: str) -> None:
@@ -341,9 +333,11 @@ def test_an_impossible_wish_changes_nothing(fleet: Fleet, changes: dict[str, int
 
 
 def test_what_is_told_is_what_the_screen_reads(fleet: Fleet) -> None:
-    told = state.Fleet.model_validate(fleet.get("/fleet"))
+    said = fleet.get("/fleet")
+    told = state.Fleet.model_validate(said)
     (node,) = told.nodes
-    assert told.fleet is not None and node.memory_planned > 100e6 and node.condition.load is not None
+    assert node.memory_planned == said["nodes"][0]["memory_planned"] > 0
+    assert told.fleet is not None and node.condition.load is not None
     preview = Preview.model_validate(fleet.get("/fleet/plan"))
     assert preview.is_current and preview.current and preview.nodes == {node.key: "desk"}
     detail = NodeDetail.model_validate(fleet.get("/fleet/nodes/desk"))

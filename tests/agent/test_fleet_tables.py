@@ -45,6 +45,11 @@ def fleet(*nodes: dict[str, Any], **changes: Any) -> dict[str, Any]:
     } | changes
 
 
+def guesses(**changes: Any) -> dict[str, Any]:
+    """What a chain tells of them."""
+    return {"name": "n-gram", "off": None, "node": None, "sent": 0, "right": 0, "acceptance": None} | changes
+
+
 def shown(told: dict[str, Any]) -> list[str]:
     console = Console(file=io.StringIO(), width=200)
     for table in status_tables(told):
@@ -98,13 +103,40 @@ def test_a_model_without_a_fleet_has_no_such_tables() -> None:
     ("told", "words"),
     [
         (None, "none"),
-        ({"name": "n-gram", "off": None, "sent": 0, "right": 0, "acceptance": None}, "n-gram"),
-        ({"name": "a", "off": None, "sent": 8, "right": 6, "acceptance": 0.75}, "a, 6 of 8 right (75%)"),
-        (
-            {"name": "a", "off": "it ended", "sent": 1, "right": 0, "acceptance": 0.0},
-            "a, 0 of 1 right (0%); off: it ended",
-        ),
+        (guesses(), "n-gram"),
+        (guesses(name="a", sent=8, right=6, acceptance=0.75), "a, 6 of 8 right (75%)"),
+        (guesses(name="a", off="it ended", sent=1, acceptance=0.0), "a, 0 of 1 right (0%); off: it ended"),
+        (guesses(name="a", node="key of pc", sent=8, right=6, acceptance=0.75), "a on pc, 6 of 8 right (75%)"),
+        (guesses(name="a", node="127.0.0.1"), "a"),
     ],
 )
-def test_guesses_are_told_with_why_there_are_none(told: dict[str, Any] | None, words: str) -> None:
-    assert guessing(told).plain == words
+def test_guesses_are_told_with_where_and_why_there_are_none(told: dict[str, Any] | None, words: str) -> None:
+    assert guessing(told, {"key of pc": "pc"}).plain == words
+
+
+def test_a_node_that_carries_the_draft_alone_is_drafting() -> None:
+    chain = {
+        "stages": [{"node": "key of pc", "layers": [0, 30], "engine": "llamacpp"}],
+        "scheduler": {"running": 2, "waiting": 1},
+        "speculation": guesses(node="key of idle"),
+        "failure": None,
+    }
+
+    def state(chain: dict[str, Any]) -> str:
+        (row,) = [row for row in shown(fleet(node("pc"), node("idle"), chains=[chain])) if row.startswith("│ idle ")]
+        return row.split("│")[-2].strip()
+
+    assert state(chain) == "drafting"
+    assert state(chain | {"speculation": guesses(node="key of idle", off="it ended")}) == "ready"
+    assert state(chain | {"speculation": None}) == "ready"
+
+
+def test_the_draft_of_a_node_that_is_gone_has_its_name() -> None:
+    chain = {
+        "stages": [{"node": "key of pc", "layers": [0, 30], "engine": "llamacpp"}],
+        "scheduler": {"running": 2, "waiting": 1},
+        "speculation": guesses(node="key of idle", off="the node is gone"),
+        "failure": None,
+    }
+    rows = shown(fleet(node("pc"), chains=[chain], carriers={"key of idle": "idle"}))
+    assert any("n-gram on idle; off: the node is gone" in row for row in rows)

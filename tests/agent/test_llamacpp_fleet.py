@@ -1,39 +1,37 @@
-"""A fleet of two nodes on loopback over real HTTP, of which one runs llama.cpp: it works as one that runs OpenVINO."""
+"""A fleet of two nodes on loopback over real HTTP, of which one runs llama.cpp: it works as one that runs OpenVINO.
+
+The model's weights are the same numbers in both, f32 and f16. Quantised ones llama.cpp multiplies by rounded numbers,
+so a text would depend on who has which layers, and on how much of its prompt was still known.
+"""
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 import pytest
+from served_fleet import LONG, QUESTION, ServedFleet, unsplit_answer
+from tiny_gguf import write_tiny_gguf
 
-from agent import keys, paths
+from agent import paths
 from agent.cli.fleet_tables import status_tables
-from agent.fleet.bulk.library import Library
 from agent.fleet.head.fleet_options import FleetOptions
 from agent.fleet.node.node import Node
 from agent.fleet.node.node_settings import EngineChoice, NodeSettings
-from agent.fleet.trust.identity import NodeIdentity
-from agent.fleet.trust.members import code_of
 from agent.serving import Serving
-from pipeline.link import KeyPair
+from exporters.export import export
 from pipeline.planning.plan import Plan, Wish
 from pipeline.running import RunOptions
 from pipeline.stages import LOOPBACK
 from shards.manifest import LLAMACPP_TENSORS, WEIGHTS
 from shards.store import PackageStore
 
-PATIENCE = 120.0
-QUESTION = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
-LONG = {"prompt": "Once upon a time", "stream": True, "temperature": 0, "logit_bias": {"2": -100}}
 OPTIONS = FleetOptions(
-    wish=Wish(users=2, context=512, stages=2, replicas=False),
+    wish=Wish(users=2, context=2048, stages=2, replicas=False),
     min_nodes=2,
     port=0,
     interface=LOOPBACK,
@@ -43,49 +41,18 @@ OPTIONS = FleetOptions(
 ENGINES = {"openvino": "openvino-paged", "llamacpp": "llamacpp"}
 
 
-class Fleet:
+class Fleet(ServedFleet):
     """A head with its own node, and a node `other` with an engine that a test chooses."""
 
     def __init__(self, serving: Serving, engine: str, folder: Path) -> None:
-        self.serving, self.engine, self.folder = serving, engine, folder
-        headers = {"Authorization": f"Bearer {keys.own_key()[0]}"}
-        self.http = httpx.Client(base_url=serving.url, headers=headers, timeout=PATIENCE, trust_env=False)
+        super().__init__(serving)
+        self.engine, self.folder = engine, folder
+        self.answer = ""
+        """What it says, whatever happens to it."""
 
-    def get(self, path: str) -> dict[str, Any]:
-        answer = self.http.get(path)
-        assert answer.status_code == 200, answer.text
-        told: dict[str, Any] = answer.json()
-        return told
-
-    def wait(self, reached: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-        end = time.monotonic() + PATIENCE
-        while not reached(told := self.get("/fleet")):
-            assert time.monotonic() < end, told
-            time.sleep(0.05)
-        return told
-
-    def join(self, choice: EngineChoice) -> Node:
-        """Start the other node, and let it in by its code."""
-        told, mine = self.get("/fleet")["fleet"], KeyPair.new()
-        node = Node(
-            NodeSettings(name="other", engine=choice, threads=1, memory=4 * 10**9),
-            NodeIdentity(name="other", keys=mine),
-            told["key"],
-            (LOOPBACK,),
-            told["port"],
-            Library(self.folder / "packages"),
-            interface=LOOPBACK,
-            cache=self.folder / "tuning",
-        )
-        code = code_of(told["key"], mine.public)
-        self.wait(lambda told: [pending["code"] for pending in told["pending"]] == [code])
-        assert self.http.post("/fleet/approve", json={"code": code}).status_code == 200
-        return node
-
-    def ask(self) -> str:
-        answer = self.http.post("/v1/chat/completions", json=QUESTION)
-        assert answer.status_code == 200, answer.text
-        return str(answer.json()["choices"][0]["message"]["content"])
+    def join_with(self, choice: EngineChoice) -> Node:
+        """Start the other node, and let it in."""
+        return self.join(NodeSettings(name="other", engine=choice, threads=1, memory=4 * 10**9), self.folder)
 
     def stage_of(self, name: str) -> dict[str, Any]:
         """The stage of a node in the chain at work."""
@@ -95,21 +62,29 @@ class Fleet:
         return dict(stage)
 
 
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a random llama of four layers, with both backends. Read only."""
+    source = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
+    write_tiny_gguf(source, layers=4, stored="F32", metadata={"llama.context_length": 4096})
+    return export(str(source), source.with_suffix(""), weights="fp16", verified=False).package
+
+
 @pytest.fixture(scope="module", params=ENGINES)
-def fleet(
-    request: pytest.FixtureRequest, smollm2_llamacpp_package: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Fleet]:
+def fleet(request: pytest.FixtureRequest, package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     folder = tmp_path_factory.mktemp("head")
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr(paths, "config_folder", lambda: folder / "config")
         patch.setattr(paths, "cache_folder", lambda: folder / "cache")
         options = RunOptions(mode="exact", draft="ngram")
-        serving = stack.enter_context(Serving(smollm2_llamacpp_package, options, fleet=OPTIONS, port=0))
+        serving = stack.enter_context(Serving(package, options, fleet=OPTIONS, port=0))
         fleet = Fleet(serving, ENGINES[request.param], tmp_path_factory.mktemp("other"))
         stack.enter_context(fleet.http)
-        stack.enter_context(fleet.join(request.param))
+        stack.enter_context(fleet.join_with(request.param))
         fleet.wait(lambda told: told["chains"])
+        fleet.answer = unsplit_answer(package)
+        assert fleet.ask() == fleet.answer
         yield fleet
 
 
@@ -131,23 +106,23 @@ def test_each_stage_runs_on_the_engine_of_its_node(fleet: Fleet) -> None:
 
 
 def test_it_answers_and_streams_the_same_text(fleet: Fleet) -> None:
-    answer = fleet.ask()
-    assert "Paris" in answer
+    assert fleet.ask() == fleet.answer
     with fleet.http.stream("POST", "/v1/chat/completions", json={**QUESTION, "stream": True}) as streamed:
         chunks = [
             json.loads(line.removeprefix("data: ")) for line in streamed.iter_lines() if line.startswith("data: {")
         ]
-    assert "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"]) == answer
+    pieces = [choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"]]
+    assert "".join(pieces) == fleet.answer
 
 
 def test_one_who_leaves_frees_everything(fleet: Fleet) -> None:
-    with fleet.http.stream("POST", "/v1/completions", json={**LONG, "max_tokens": 450}) as answer:
+    with fleet.http.stream("POST", "/v1/completions", json=LONG) as answer:
         lines = answer.iter_lines()
         next(lines)
         fleet.wait(lambda told: told["chains"][0]["scheduler"]["running"])
     told = fleet.wait(lambda told: not told["chains"][0]["scheduler"]["running"])
     assert told["chains"][0]["scheduler"]["kv_used"] == 0
-    assert "Paris" in fleet.ask()
+    assert fleet.ask() == fleet.answer
 
 
 def test_nothing_is_fetched_for_another_engine(fleet: Fleet) -> None:
@@ -160,10 +135,10 @@ def test_nothing_is_fetched_for_another_engine(fleet: Fleet) -> None:
 
 
 def test_a_killed_stage_is_replaced_and_the_answer_is_the_same(fleet: Fleet) -> None:
-    before, (old,) = fleet.ask(), fleet.get("/fleet")["chains"]
+    (old,) = fleet.get("/fleet")["chains"]
     running = [child for child in psutil.Process().children() if "pipeline.stage_process" in child.cmdline()]
     assert len(running) == 2
-    with fleet.http.stream("POST", "/v1/completions", json={**LONG, "max_tokens": 450}) as answer:
+    with fleet.http.stream("POST", "/v1/completions", json=LONG) as answer:
         lines = answer.iter_lines()
         next(lines)
         fleet.wait(lambda told: told["chains"][0]["scheduler"]["running"])
@@ -172,7 +147,7 @@ def test_a_killed_stage_is_replaced_and_the_answer_is_the_same(fleet: Fleet) -> 
     assert rest.count('"error"') == 1 and "the process ended" in rest  # and never a shorter success
     told = fleet.wait(lambda told: told["chains"] and told["chains"][0]["id"] != old["id"])
     assert {stage["engine"] for stage in told["chains"][0]["stages"]} == {"openvino-paged", fleet.engine}
-    assert fleet.ask() == before
+    assert fleet.ask() == fleet.answer
 
 
 def loaded(process: psutil.Process) -> str:
@@ -181,17 +156,16 @@ def loaded(process: psutil.Process) -> str:
 
 
 def test_a_node_that_goes_and_comes_again_serves_again(fleet: Fleet) -> None:
-    before = fleet.ask()
     (key,) = [node["key"] for node in fleet.get("/fleet")["nodes"] if node["name"] == "other"]
     assert fleet.http.post("/fleet/forget", json={"node": "other"}).status_code == 200
     fleet.wait(lambda told: not told["chains"] and "2 stages" in (told["problem"] or ""))
     refused = fleet.http.post("/v1/chat/completions", json=QUESTION)
     assert refused.status_code == 503 and "2 stages" in refused.text
     choice: EngineChoice = "llamacpp" if fleet.engine == "llamacpp" else "openvino"
-    with fleet.join(choice) as again:
+    with fleet.join_with(choice) as again:
         fleet.wait(lambda told: told["chains"])
         assert again.key != key
-        assert fleet.ask() == before
+        assert fleet.ask() == fleet.answer
 
 
 def test_a_pc_with_both_engines_is_measured_on_both_and_runs_the_planned_one(

@@ -121,7 +121,7 @@ async def test_it_goes_and_comes_back_where_it_was() -> None:
 
 
 def test_the_screen_is_measured_before_it() -> None:
-    report = run(ScreenEffort(nodes=3, seconds=1, keys=3, characters=20_000, pasted=20_000), silent)
+    report = run(ScreenEffort(nodes=3, seconds=1, keys=3, characters=5_000, pasted=5_000), silent)
     assert {row["what"] for row in report.results} == {"token to screen", "key to screen", "wheel to screen"}
     assert [target.what for target in report.targets if target.wanted == "true" and not target.ok] == []
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny_gguf
-from packages import link
+from packages import ir_of
 from tiny_gguf import write_tiny_gguf
 
 from exporters.export import Export, export
@@ -34,14 +34,18 @@ def exported(smollm2_ir: Path, tmp_path_factory: pytest.TempPathFactory) -> Expo
     return export(str(smollm2_ir), tmp_path_factory.mktemp("exported") / "smol", split=SPLIT)
 
 
+@pytest.fixture(scope="module")
+def divided(tiny_chat_package: Path, tmp_path_factory: pytest.TempPathFactory) -> Export:
+    """A tiny model exported with a split. Read only."""
+    folder = tmp_path_factory.mktemp("divided")
+    source = ir_of(tiny_chat_package, folder / "source")
+    return export(str(source), folder / "tiny", split=(1, 3), verified=False)
+
+
 @pytest.fixture
-def ir(smollm2_ir: Path, tmp_path: Path) -> Path:
-    """A source folder of the test's own; a file is replaced, never changed, since it may be a link."""
-    folder = tmp_path / "source"
-    folder.mkdir()
-    for path in smollm2_ir.iterdir():
-        link(path, folder / path.name)
-    return folder
+def ir(tiny_chat_package: Path, tmp_path: Path) -> Path:
+    """A source folder of the test's own, of a tiny model; a file is replaced, never changed, since it is a link."""
+    return ir_of(tiny_chat_package, tmp_path / "source")
 
 
 def size(folder: Path) -> int:
@@ -101,13 +105,14 @@ def test_stage_folders_are_small_and_say_what_they_are(exported: Export) -> None
         assert store.manifest.facts == exported.manifest.facts
 
 
-def test_a_copied_stage_folder_runs_like_the_package(exported: Export, tmp_path: Path) -> None:
-    numbers = np.random.default_rng(0)
-    inputs: list[Any] = [numbers.integers(0, 49152, 40), numbers.normal(size=(40, 576)).astype(np.float32)]
-    for number, (first, end) in enumerate(((0, 12), (12, 30))):
-        copy = shutil.copytree(exported.stages[number], tmp_path / str(number))
+def test_a_copied_stage_folder_runs_like_the_package(divided: Export, tmp_path: Path) -> None:
+    numbers, facts = np.random.default_rng(0), divided.manifest.facts
+    tokens, hidden = numbers.integers(0, facts.vocabulary, 40), numbers.normal(size=(40, facts.hidden_size))
+    inputs: list[Any] = [tokens, hidden.astype(np.float32)]
+    for number, (first, end) in enumerate(((0, 1), (1, 4))):
+        copy = shutil.copytree(divided.stages[number], tmp_path / str(number))
         outputs = []
-        for folder in (copy, exported.package):
+        for folder in (copy, divided.package):
             stage = load_stage(
                 StageConfig(package=folder, first_layer=first, end_layer=end, mode="exact", kv_tokens=64, threads=1)
             )
@@ -116,18 +121,18 @@ def test_a_copied_stage_folder_runs_like_the_package(exported: Export, tmp_path:
         assert np.array_equal(outputs[0], outputs[1])
 
 
-def test_a_stage_folder_refuses_other_layers(exported: Export) -> None:
-    with pytest.raises(PackageError, match="stage of layers 12-30, 11-30 were asked for"):
-        load_stage(StageConfig(package=exported.stages[1], first_layer=11, end_layer=30, mode="exact"))
+def test_a_stage_folder_refuses_other_layers(divided: Export) -> None:
+    with pytest.raises(PackageError, match="stage of layers 1-4, 0-4 were asked for"):
+        load_stage(StageConfig(package=divided.stages[1], first_layer=0, end_layer=4, mode="exact"))
 
 
 @pytest.mark.parametrize(
     ("split", "what"),
     [
-        ((15, 14), "15,14 is 29 layers, the model has 30"),
-        ((31,), "31 is 31 layers, the model has 30"),
-        ((30, 0), "30,0 has a stage without layers"),
-        ((-1, 31), "-1,31 has a stage without layers"),
+        ((2, 1), "2,1 is 3 layers, the model has 4"),
+        ((5,), "5 is 5 layers, the model has 4"),
+        ((4, 0), "4,0 has a stage without layers"),
+        ((-1, 5), "-1,5 has a stage without layers"),
     ],
 )
 def test_a_split_of_another_model_is_refused(ir: Path, tmp_path: Path, split: tuple[int, ...], what: str) -> None:
@@ -216,9 +221,9 @@ def test_a_package_is_replaced_only_when_told_to(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("phase", "part"), [("writing the package", 0.3), ("verifying", 0)])
 def test_an_interrupted_export_leaves_what_was_there(
-    exported: Export, ir: Path, tmp_path: Path, phase: str, part: float
+    tiny_chat_package: Path, ir: Path, tmp_path: Path, phase: str, part: float
 ) -> None:
-    target = shutil.copytree(exported.package, tmp_path / "package")
+    target = shutil.copytree(tiny_chat_package, tmp_path / "package")
 
     def interrupt(what: str, done: float, total: float) -> None:
         if what == phase and done >= total * part:
@@ -228,18 +233,18 @@ def test_an_interrupted_export_leaves_what_was_there(
         export(str(ir), target, force=True, progress=interrupt)
     assert sorted(tmp_path.iterdir()) == sorted([ir, target])
     store = PackageStore(target)
-    assert store.manifest == exported.manifest
+    assert store.manifest == manifests.read(tiny_chat_package)
     store.verify(store.all_pieces())
 
 
 def test_a_full_disk_is_seen_before_anything_is_written(
-    ir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    smollm2_ir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100, 99, 1_000_000))
     with pytest.raises(CapacityError, match=r"98 MB wanted, 1 MB free"):
-        export(str(ir), tmp_path / "package")
-    assert list(tmp_path.iterdir()) == [ir]
+        export(str(smollm2_ir), tmp_path / "package")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_disk_that_fills_up_leaves_nothing(ir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

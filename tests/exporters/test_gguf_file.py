@@ -91,6 +91,45 @@ def test_an_unknown_tensor_type_is_named(tiny: Path, tmp_path: Path) -> None:
         read_gguf(_with(tmp_path / "bad.gguf", tiny, at, struct.pack("<I", 77)))
 
 
+def test_a_number_that_is_wrong_takes_no_memory(tmp_path: Path) -> None:
+    """A list of a hundred million bytes would become one of as many Python objects."""
+    path = write_tiny_gguf(tmp_path / "list.gguf", metadata={"general.list": [1, 2, 3]})
+    content = path.read_bytes()
+    at = content.index(b"general.list") + len(b"general.list") + 4
+    wrong = content[:at] + struct.pack("<IQ", 0, 10**8) + bytes(10**8)
+    (tmp_path / "wide.gguf").write_bytes(wrong)
+    with pytest.raises(ExportError, match=r"its header is to have at least 1000\d+ bytes, 67108864 at most are read"):
+        read_gguf(tmp_path / "wide.gguf")
+    at = content.index(b"smollm") - 8
+    (tmp_path / "long.gguf").write_bytes(content[:at] + struct.pack("<Q", 10**8) + content[at + 8 :] + bytes(10**8))
+    with pytest.raises(ExportError, match="its header is to have at least 1000"):
+        read_gguf(tmp_path / "long.gguf")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (b"blk.1.attn_q.weight", b"blk.0.attn_q.weight", "two of its tensors have the same name"),
+        (b"tokenizer.ggml.bos_token_id", b"tokenizer.ggml.eos_token_id", r"has tokenizer\.ggml\.eos_token_id twice"),
+    ],
+)
+def test_what_two_readers_would_read_differently_is_refused(
+    tiny: Path, tmp_path: Path, old: bytes, new: bytes, message: str
+) -> None:
+    (tmp_path / "twice.gguf").write_bytes(tiny.read_bytes().replace(old, new))
+    with pytest.raises(ExportError, match=message):
+        read_gguf(tmp_path / "twice.gguf")
+
+
+def test_names_out_of_a_file_do_not_speak_to_the_terminal(tiny: Path, tmp_path: Path) -> None:
+    content = tiny.read_bytes().replace(b"blk.0.attn_q.weight", b"\x1b[2J.attn_q.weight\n")
+    at = content.index(b"\x1b[2J.attn_q.weight\n") + 19
+    (tmp_path / "escape.gguf").write_bytes(content[:at] + struct.pack("<I", 9) + content[at + 4 :])
+    with pytest.raises(ExportError, match=r"the tensor '\\x1b\[2J\.attn_q\.weight\\n' has 9 dimensions") as caught:
+        read_gguf(tmp_path / "escape.gguf")
+    assert str(caught.value).isprintable()
+
+
 @settings(max_examples=60, deadline=None)
 @given(share=st.floats(0, 0.999))
 def test_any_cut_is_an_export_error(tiny: Path, tmp_path_factory: pytest.TempPathFactory, share: float) -> None:

@@ -111,10 +111,7 @@ def test_the_facts_are_those_of_the_graph(both: Export, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backend", ["llamacpp", "both"])
 def test_without_llamacpp_it_says_how_to_get_it(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> None:
-        raise StageError("llama-cpp-python is not installed", hint=f"Run: {binding.INSTALL}")
-
-    monkeypatch.setattr(llamacpp, "binding", missing)
+    monkeypatch.setattr(binding, "is_installed", lambda: False)
     source = write_tiny_gguf(tmp_path / "tiny.gguf")
     with pytest.raises(StageError, match=r'not installed.*pip install "edge-agent\[llamacpp\]"'):
         export(str(source), tmp_path / "package", backend=backend)  # type: ignore[arg-type]
@@ -218,12 +215,50 @@ def test_hostile_files_are_refused_before_anything_is_written(
         without(tmp_path / "package")
 
 
+NO_MODELS = {
+    "holds no language model: the architecture clip does not say how many layers": {
+        "architecture": "clip",
+        "metadata": {"clip.block_count": None, "clip.vision.block_count": 2},
+    },
+    "holds no language model: the architecture llama does not say how many layers": {
+        "metadata": {"general.type": "adapter", "llama.block_count": None}
+    },
+    "its tokenizer is of the kind 'bert'": {"architecture": "bert", "metadata": {"tokenizer.ggml.model": "bert"}},
+    "it is to have 0 layers": {"layers": 0},
+    "one of 3 parts of a model": {"metadata": {"split.count": 3}},
+    "its architecture has no name": {"architecture": "ll\x1b[2Jma"},
+    "does not say how long a context": {"metadata": {"llama.context_length": 0}},
+    "its alignment is 0": {"metadata": {"general.alignment": 0}},
+}
+
+
+@pytest.mark.parametrize("backend", ["llamacpp", "both", "openvino"])
+def test_what_is_no_decoder_is_told_by_what_it_is(backend: str, tmp_path: Path) -> None:
+    for said, what in NO_MODELS.items():
+        source = write_tiny_gguf(tmp_path / "other.gguf", **what)  # type: ignore[arg-type]
+        with pytest.raises(ExportError) as caught:
+            export(str(source), tmp_path / "package", backend=backend)  # type: ignore[arg-type]
+        assert said in str(caught.value)
+        assert str(source) in str(caught.value)
+        assert str(caught.value).isprintable()
+        without(tmp_path / "package")
+
+
 def test_layers_beyond_those_the_file_speaks_of_are_refused(both: Export, tmp_path: Path) -> None:
     content = Path(both.manifest.source["path"]).read_bytes()
     at = content.index(b"llama.block_count") + len(b"llama.block_count") + 4
     (tmp_path / "bad.gguf").write_bytes(content[:at] + struct.pack("<I", 3) + content[at + 4 :])
     with pytest.raises(ExportError, match="there are tensors of 4 layers, the model has 3"):
         export(str(tmp_path / "bad.gguf"), tmp_path / "package", backend="llamacpp")
+
+
+def test_weights_that_make_no_numbers_are_told(tmp_path: Path) -> None:
+    source = write_tiny_gguf(tmp_path / "tiny.gguf", stored="F32")
+    begin = min(tensor.start for tensor in read_gguf(source).tensors)
+    content = source.read_bytes()
+    source.write_bytes(content[:begin] + b"\xff" * (len(content) - begin))
+    with pytest.raises(ExportError, match=r"the weights in it make no numbers of some tokens.*damaged"):
+        prepared(source, tmp_path / "work")
 
 
 def test_a_crash_of_llamacpp_is_an_error(tmp_path: Path) -> None:

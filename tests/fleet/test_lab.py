@@ -7,11 +7,11 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+from eventually import eventually
 from lab_parts import Host, Lab, LabError, Process
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -47,13 +47,6 @@ def echo_server(host: Host) -> Process:
     server = python(host, ECHO)
     server.wait_for("listening")
     return server
-
-
-def eventually(reached: Callable[[], bool], seconds: float = 90.0) -> bool:
-    end = time.monotonic() + seconds
-    while not reached() and time.monotonic() < end:
-        time.sleep(0.05)
-    return reached()
 
 
 def grows(process: Process, seconds: float) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from eventually import eventually
 from lab_parts import Host, Lab, LabError, Process
 
 AGENT = Path(__file__).with_name("mdns_agent.py")
@@ -59,15 +60,6 @@ class Agent:
     @property
     def process(self) -> Process:
         return self._process
-
-
-def eventually(reached: Callable[[], bool], seconds: float = 90.0) -> bool:
-    end = time.monotonic() + seconds
-    while not reached():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def ip(host: Host, command: str) -> None:

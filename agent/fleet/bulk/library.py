@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shards.errors import PackageError
 from shards.manifest import MANIFEST, Manifest
-from shards.store import PackageStore
+from shards.store import PackageStore, cannot_be_created
 
 _ID = re.compile(r"[0-9a-f]{64}")
 
@@ -56,7 +56,7 @@ class Library:
             try:
                 (folder / MANIFEST).unlink(missing_ok=True)  # one that could not be read, or was another's
             except OSError as error:
-                raise PackageError(f"the package cannot be created ({error})", where=str(folder)) from error
+                raise cannot_be_created(folder, error) from error
             store = self._stores[package_id] = PackageStore.create(folder, manifest)
             return store
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
+from typing import NamedTuple, Self
 
 from agent.fleet.head.drift import DriftWatch, Look
+from agent.fleet.head.placed_draft import PlacedDraft
 from pipeline.head import Head
 from pipeline.planning.plan import ChainPlan, Plan
 from pipeline.running import Copy
@@ -17,15 +20,16 @@ from shards.runtime import EngineName
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Running:
-    """A copy, and the plan it follows."""
+    """A copy, the plan it follows, and its draft, if it has a model for that."""
 
     copy: Copy
     plan: ChainPlan
+    draft: PlacedDraft | None = None
 
     def following(self, plan: ChainPlan) -> Running:
         """The same copy under another plan with its stages; what memory it has taken, it keeps."""
         held = {"stages": self.plan.stages, "kv_tokens": self.plan.kv_tokens}
-        return Running(self.copy, plan.model_copy(update=held))
+        return replace(self, plan=plan.model_copy(update=held))
 
     def look(self) -> Look | None:
         """How it does; None before its first step."""
@@ -52,18 +56,77 @@ def kept(plan: Plan, running: Iterable[Running]) -> dict[ChainPlan, Running]:
     return found
 
 
-def memory(plans: Iterable[ChainPlan]) -> dict[str, int]:
-    """Bytes that chains take on each node."""
-    taken: dict[str, int] = {}
+def memory(plans: Iterable[ChainPlan]) -> Counter[str]:
+    """Bytes that chains take on each node, without drafts."""
+    taken = Counter[str]()
     for chain in plans:
         for stage in chain.stages:
-            taken[stage.node] = taken.get(stage.node, 0) + stage.memory
+            taken[stage.node] += stage.memory
     return taken
 
 
-def fits(plans: Iterable[ChainPlan], allowed: Mapping[str, int]) -> bool:
-    """Whether there is room for all these chains at the same time, each node allowing so many bytes."""
-    return all(taken <= allowed.get(node, 0) for node, taken in memory(plans).items())
+def carriers(running: Sequence[Running]) -> set[str]:
+    """The nodes of copies at work and of their drafts, gone or not."""
+    stages = {stage.node for one in running for stage in one.plan.stages}
+    return stages | {one.draft.node for one in running if one.draft is not None and one.draft.node is not None}
+
+
+class Held(NamedTuple):
+    """What copies and their drafts take on each node."""
+
+    taken: Counter[str]
+    """Bytes."""
+    drafts: Counter[str]
+    """How many."""
+
+    @classmethod
+    def by(cls, running: Iterable[Running]) -> Self:
+        """By copies at work."""
+        running = list(running)
+        return cls(memory(one.plan for one in running), Counter()).with_drafts(drafts(running))
+
+    def with_draft(self, node: str, size: int) -> Self:
+        """And a draft of so many bytes."""
+        return self._replace(taken=self.taken + Counter({node: size}), drafts=self.drafts + Counter({node: 1}))
+
+    def with_drafts(self, drafts: Iterable[PlacedDraft]) -> Self:
+        """And these."""
+        held = self
+        for draft in drafts:
+            if draft.node is not None:
+                held = held.with_draft(draft.node, draft.memory)
+        return held
+
+
+def drafts(running: Iterable[Running]) -> list[PlacedDraft]:
+    """The drafts at work."""
+    return [one.draft for one in running if one.draft is not None and one.draft.memory]
+
+
+def in_the_way(plan: Plan, running: Iterable[Running], head: str) -> list[PlacedDraft]:
+    """Drafts on nodes that are to carry layers; the node on the head's PC, `head`, may carry both."""
+    nodes = memory(plan.chains).keys() - {head}
+    return [draft for draft in drafts(running) if draft.node in nodes]
+
+
+def together(plan: Plan, staying: Sequence[Running], leaving: Iterable[Running], head: str) -> Held:
+    """What is taken on each node when the chains of a plan have been opened, beside those that leave.
+
+    Args:
+        plan: The plan.
+        staying: The copies that follow it already. Their drafts stay where they are not in the way.
+        leaving: Those that go on for a while.
+        head: The node on the head's PC.
+    """
+    in_way = in_the_way(plan, staying, head)
+    taken, count = Held.by(leaving)
+    held = Held(taken + memory(plan.chains), count)
+    return held.with_drafts(draft for draft in drafts(staying) if draft not in in_way)
+
+
+def fits(taken: Mapping[str, int], allowed: Mapping[str, int]) -> bool:
+    """Whether there is room for all that is taken, each node allowing so many bytes."""
+    return all(count <= allowed.get(node, 0) for node, count in taken.items())
 
 
 def drifted(
@@ -96,6 +159,11 @@ def left_out(plan: Plan, running: Iterable[Running], rate: float | None = None) 
             reasons[node] = f"{gain}: too little to move the model for"
     busy = {stage.node for one in running for stage in one.plan.stages}
     return {node: reason for node, reason in reasons.items() if node not in busy}
+
+
+def and_drafts(node: str, reason: str, drafts: Iterable[PlacedDraft]) -> str:
+    """Why a node carries no layers, and that it runs a draft, if it does."""
+    return f"{reason}; it runs the draft" if any(draft.node == node for draft in drafts) else reason
 
 
 def outline(plan: Plan, name_of: Callable[[str], str]) -> str:

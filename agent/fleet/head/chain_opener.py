@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
 
-from agent.fleet.head.at_work import in_parallel
+from agent.fleet.head import at_work
+from agent.fleet.head.at_work import Held, Running, in_parallel
+from agent.fleet.head.fleet_drafts import FleetDrafts
 from agent.fleet.head.fleet_head import FleetHead
 from agent.fleet.head.node_record import NodeRecord, Work
 from agent.fleet.head.survey import Survey
@@ -16,11 +18,9 @@ from pipeline.chain import Chain
 from pipeline.control import FromStage, Ready, Start
 from pipeline.control import Progress as StageProgress
 from pipeline.planning.pacing_table import chain_rate, pacing_table, stage_times
-from pipeline.planning.plan import HEAD, ChainPlan, ModelSize, Wish
+from pipeline.planning.plan import HEAD, ChainPlan, ModelSize, Plan, Wish
 from pipeline.planning.room import kv_tokens
 from pipeline.running import Copy, RunOptions
-from pipeline.speculation.draft_choice import DraftChoice
-from pipeline.speculation.drafter import Drafter
 from pipeline.stages import Heard, Stage
 from shards.edges import layer_words, layers_of
 from shards.errors import StageError
@@ -40,7 +40,7 @@ class ChainOpener:
         fleet: The nodes.
         survey: What they can do.
         interface: What head and nodes listen on for results and steps: `*`, or loopback if all are on this PC.
-        drafts: What guesses, on this PC, how the answers of each chain go on.
+        drafts: What guesses how the answers of each chain go on.
     """
 
     def __init__(
@@ -52,18 +52,19 @@ class ChainOpener:
         fleet: FleetHead,
         survey: Survey,
         interface: str,
-        drafts: DraftChoice,
+        drafts: FleetDrafts,
     ) -> None:
         self._manifest = manifest
         self._package, self._options, self._size, self._interface = package, options, size, interface
         self._fleet, self._survey, self._drafts = fleet, survey, drafts
         self._epochs = count(1)
 
-    def open(self, plan: ChainPlan, progress: Progress, *, blame: bool = True) -> Copy:
+    def open(self, plan: ChainPlan, draft_node: str, progress: Progress, *, blame: bool = True) -> Running:
         """Have the nodes load their stages, connect them, and answer something so that they are warm.
 
         Args:
             plan: What to open.
+            draft_node: The node of its draft, if it has one.
             progress: Told how it goes.
             blame: A node whose stage does not load is left out.
 
@@ -90,7 +91,7 @@ class ChainOpener:
             for stage in plan.stages
         ]
         try:
-            table, way_ms = pacing_table(plan, self._size, self._survey.known(), self._survey.links())
+            times = pacing_table(plan, self._size, self._survey.known(), self._survey.links())
         except KeyError:
             raise StageError("a node has just left, or come again", where=self._manifest.facts.name) from None
         chain = Chain.start(
@@ -105,31 +106,18 @@ class ChainOpener:
             locate=self._fleet.locate,
             progress=progress,
         )
-        drafter = self._drafter(plan, progress, chain)
-        copy = Copy.start(chain, self._manifest.facts.context_length, options, table, way_ms, drafter)
+        try:
+            drafter, draft = self._drafts.open(plan, draft_node, progress)
+        except BaseException:
+            chain.close()
+            raise
+        copy = Copy.start(chain, self._manifest.facts.context_length, options, times, drafter)
         try:
             copy.warm_up(progress)
         except BaseException:
             copy.close()
             raise
-        return copy
-
-    def _drafter(self, plan: ChainPlan, progress: Progress, chain: Chain) -> Drafter | None:
-        """Of a chain, which is closed if there is none: where only its model does not load, it is one without it."""
-        options = self._options
-        try:
-            return self._drafts.open(
-                kv_tokens=plan.kv_tokens,
-                max_rows=options.token_budget,
-                max_sequences=options.max_sequences,
-                tune=options.tune,
-                cache=options.cache,
-                does_without=True,
-                progress=progress,
-            )
-        except BaseException:
-            chain.close()
-            raise
+        return Running(copy, plan, draft)
 
     def stage_times(self, plan: ChainPlan) -> Callable[[int], Sequence[float]] | None:
         """Predicted milliseconds of each stage of a chain for a number of rows; None if a node is not known."""
@@ -150,18 +138,44 @@ class ChainOpener:
             return sum(chain_rate(plan, self._size, offers, links) for plan in dealt)
         return None
 
-    def open_all(self, plans: Sequence[ChainPlan], progress: Progress, *, blame: bool) -> dict[ChainPlan, Copy]:
-        """Open several at once, all or none; see `open`."""
-        opened: dict[ChainPlan, Copy] = {}
+    def open_all(
+        self,
+        plan: Plan,
+        kept: Mapping[ChainPlan, Running],
+        leaving: Sequence[Running],
+        progress: Progress,
+        *,
+        blame: bool,
+    ) -> dict[ChainPlan, Running]:
+        """Open the chains of a plan that are not at work, all at once, all or none; see `open`.
 
-        def open_one(plan: ChainPlan) -> None:
-            opened[plan] = self.open(plan, progress, blame=blame)
+        Args:
+            plan: The plan.
+            kept: Those at work. Where their drafts are in the way of layers, they go on without.
+            leaving: What takes memory for a while besides.
+            progress: Told how it goes.
+            blame: A node whose stage does not load is left out.
+        """
+        staying, here = list(kept.values()), self._fleet.local_key
+        self._drafts.halt()
+        self._drafts.make_way(at_work.in_the_way(plan, staying, here))
+        new = [chain for chain in plan.chains if chain not in kept]
+        held = at_work.together(plan, staying, leaving, here)
+        places = self._drafts.place(new, at_work.memory(plan.chains), held)
+        opened: dict[ChainPlan, Running] = {}
 
-        errors = in_parallel([partial(open_one, plan) for plan in plans])
+        def open_one(chain: ChainPlan, draft_node: str) -> None:
+            opened[chain] = self.open(chain, draft_node, progress, blame=blame)
+
+        errors = in_parallel([partial(open_one, *one) for one in zip(new, places, strict=True)])
         if errors:
-            in_parallel([copy.close for copy in opened.values()])
+            in_parallel([one.copy.close for one in opened.values()])
             raise errors[0]
         return opened
+
+    def settle_drafts(self, running: Sequence[Running], leaving: Sequence[Running], moved: Callable[[], None]) -> None:
+        """Have the drafts of chains at work move to idle nodes; see FleetDrafts.settle."""
+        self._drafts.settle(running, Held.by((*running, *leaving)), moved)
 
     def _starter(
         self, plan: ChainPlan, records: dict[str, NodeRecord], *, blame: bool

@@ -25,7 +25,7 @@ from agent.fleet.node.hardware import choose_device
 from agent.fleet.node.node import Node, NodeStatus
 from agent.fleet.trust.door import Door
 from agent.fleet.trust.identity import FleetIdentity, NodeIdentity
-from agent.fleet.trust.members import Members
+from agent.fleet.trust.members import Members, code_of
 from agent.fleet.trust.pending import Pending
 from pipeline.link import Peer
 from pipeline.stages import LOOPBACK
@@ -92,15 +92,15 @@ class FleetHead:
             self._is_built.set()
             self._door = Door(self.identity, self._members, self._control.port, host=options.interface)
             stack.callback(self._door.close)
-            library = Library(paths.cache_folder() / "fleet")
-            self._holders[library.lend(package).manifest.package_id] = [self.local_key]
+            self._library = Library(paths.cache_folder() / "fleet")
+            self.lend(package)
             self._node = Node(
                 options.node,
                 local,
                 self.identity.keys.public,
                 (LOOPBACK,),
                 self._control.port,
-                library,
+                self._library,
                 interface=options.interface,
                 observe=self._see_own_node,
             )
@@ -181,6 +181,10 @@ class FleetHead:
             raise StageError("the node is gone", where=self.name_of(peer.host))
         return peer.model_copy(update={"host": reach(record.neighbour.addresses, peer.port)})
 
+    def lend(self, package: Path) -> None:
+        """Have nodes fetch their parts of a package from this PC. Raises PackageError if it is none."""
+        self._holders[self._library.lend(package).manifest.package_id] = [self.local_key]
+
     def model_ref(self, manifest: Manifest) -> ModelRef:
         """A package as nodes are told of it: with those that have the whole of it."""
         holders = tuple(self._holders.get(manifest.package_id, ()))
@@ -190,6 +194,7 @@ class FleetHead:
         """Do not plan with a node for a while, longer with every time; or, if `final`, not until it joins again."""
         if self._nodes.get(record.key) is not record:
             return  # what fails because a node has left says nothing about it
+        why = why.removeprefix(f"{record.name}: ")
         setback = record.fail(why, final=final, now=monotonic())
         until = "until it joins again" if final else f"for {setback.pause:.0f} s"
         self.events.add(f"{record.name} is not planned with {until}: {why}")
@@ -226,7 +231,9 @@ class FleetHead:
             hint = "Ctrl-C ends edge-agent serve there."
             raise RequestError("this is the head's own PC, which cannot be shut out", where="node", hint=hint)
         self._members.forget(key)
-        self._control.drop(key, "it was forgotten by the head")
+        code = code_of(self.identity.keys.public, key)
+        hint = f"To come back: edge-agent join, and on the head's PC: edge-agent approve {code}"
+        self._control.drop(key, "it was forgotten by the head", hint)
         name = self.name_of(key)
         self.events.add(f"{name} was shut out")
         return name

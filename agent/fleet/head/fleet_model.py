@@ -12,10 +12,11 @@ from typing import Any
 
 from agent.fleet.control.messages import Examined
 from agent.fleet.head import at_work
-from agent.fleet.head.at_work import Running, in_parallel, outline, shares
+from agent.fleet.head.at_work import Held, Running, in_parallel, outline, shares
 from agent.fleet.head.chain_opener import ChainOpener
 from agent.fleet.head.drift import DriftWatch
 from agent.fleet.head.engines import engine_sizes
+from agent.fleet.head.fleet_drafts import FleetDrafts
 from agent.fleet.head.fleet_head import FleetHead
 from agent.fleet.head.fleet_options import FleetOptions
 from agent.fleet.head.survey import Survey
@@ -81,16 +82,16 @@ class FleetModel:
             what = f"{depth} layers cannot be split into {stages} stages"
             raise ConfigurationError(what, where="--stages", hint=f"Ask for 1 to {depth} stages.")
         self.tokenizer = Tokenizer.load(package)
-        drafts = DraftChoice.of(options.draft, package, self.manifest, self.tokenizer)
+        choice = DraftChoice.of(options.draft, package, self.manifest, self.tokenizer)
         self.head = Replicas(self._set_busy, options.max_waiting)
         self._fleet = fleet
         self._wishes = Wishes(fleet_options.wish, self.manifest.facts.context_length)
         sizes = engine_sizes(self.manifest, options)
         self._size = next(iter(sizes.values()))
         self._survey = Survey(fleet, self.manifest, options, sizes)
-        self._opener = ChainOpener(
-            package, self.manifest, options, self._size, fleet, self._survey, fleet_options.interface, drafts
-        )
+        where = fleet_options.interface
+        drafts = FleetDrafts(choice, fleet_options.draft_node, options, fleet, self._survey, where)
+        self._opener = ChainOpener(package, self.manifest, options, self._size, fleet, self._survey, where, drafts)
         self._min_nodes, self._progress = fleet_options.min_nodes, progress
         self._drift = DriftWatch()
         self._running: list[Running] = []
@@ -147,16 +148,17 @@ class FleetModel:
 
     def describe(self) -> dict[str, Any]:
         """See FleetControl."""
-        plan, planned, told = self._plan, self._memory_planned(), self._fleet.describe()
-        nodes = [node | {"memory_planned": planned.get(node["key"], 0)} for node in told["nodes"]]
+        plan, planned, told = self._plan, Held.by(self._running).taken, self._fleet.describe()
+        nodes = [node | {"memory_planned": planned[node["key"]]} for node in told["nodes"]]
         here = {node["key"] for node in nodes if node["problem"] is None}
+        left_out, drafts = self._left_out.items(), at_work.drafts(self._running)
         return told | {
             "nodes": nodes,
             "parked": self.head.parked,
             "wish": self._wishes.current.model_dump(),
             "plan": None if plan is None else plan.model_dump(),
-            "carriers": {key: self._fleet.name_of(key) for key in planned},
-            "left_out": {node: why for node, why in self._left_out.items() if node in here},
+            "carriers": {key: self._fleet.name_of(key) for key in at_work.carriers(self._running)},
+            "left_out": {node: at_work.and_drafts(node, why, drafts) for node, why in left_out if node in here},
             "problem": self.problem,
             "waits_for": "" if self.ready.is_set() else self.waits_for,
         }
@@ -205,11 +207,8 @@ class FleetModel:
     def node(self, node: str) -> tuple[dict[str, Any], Future[Examined]]:
         """See FleetControl."""
         record = self._fleet.find(node)
-        told = self._fleet.describe_node(record) | {"memory_planned": self._memory_planned().get(record.key, 0)}
+        told = self._fleet.describe_node(record) | {"memory_planned": Held.by(self._running).taken[record.key]}
         return {"node": told, "milliseconds": told["milliseconds"]}, self._fleet.orders.examine(record.key)
-
-    def _memory_planned(self) -> dict[str, int]:
-        return at_work.memory(one.plan for one in self._running)
 
     def _asked(self, wish: Wish) -> Plan:
         """A plan that somebody asks for; raises CapacityError, RequestError or StageError if there is none."""
@@ -292,6 +291,7 @@ class FleetModel:
             rate = self._opener.rate([one.plan for one in self._running])
             if rate is None or plan.prediction.many_users <= WORTHWHILE * rate:
                 self.problem, self._left_out = None, at_work.left_out(plan, self._running, rate)
+                self._opener.settle_drafts(self._running, self._retired, self._changed.set)
                 return
         if self._adopt(plan, progress, is_settled=wish is self._wishes.settled):
             self.problem, self._wishes.settled, self._left_out = None, wish, at_work.left_out(plan, self._running)
@@ -346,21 +346,18 @@ class FleetModel:
             self.head.replace(shares(kept.values()))  # from now on requests wait
             self._retire(old)
             old = []
-        new = [chain for chain in plan.chains if chain not in kept]
-        opened = self._opener.open_all(new, progress, blame=is_settled)
-        copies = [
-            kept[chain].following(chain) if chain in kept else Running(opened[chain], chain) for chain in plan.chains
-        ]
+        opened = self._opener.open_all(plan, kept, (*old, *self._retired), progress, blame=is_settled)
+        copies = [kept[chain].following(chain) if chain in kept else opened[chain] for chain in plan.chains]
         with self._lock:
             closing = self._closing.is_set()
             if not closing:
                 self._running, self._plan, self._retired = copies, plan, self._retired + old
         if closing:
-            in_parallel([copy.close for copy in opened.values()])
+            in_parallel([one.copy.close for one in opened.values()])
             return False
         self.head.replace(shares(copies))
-        for copy in opened.values():
-            copy.chain.on_failure(partial(self._hear_of_failure, copy))
+        for one in opened.values():
+            one.copy.chain.on_failure(partial(self._hear_of_failure, one.copy))
         self._fleet.events.add(f"serving with {outline(plan, self._fleet.name_of)}")
         if old:
             threading.Thread(target=self._retire, args=(old,), name="draining", daemon=True).start()
@@ -393,8 +390,10 @@ class FleetModel:
             self._running = [one for one in self._running if one not in old]
             self._retired = [one for one in self._retired if one not in old]
         in_parallel([one.copy.close for one in old])
+        self._changed.set()  # there may be room for a draft where they were
 
     def _fits_beside(self, plan: Plan, old: Sequence[Running]) -> bool:
         """Whether each node has room for what it carries now and what it shall carry, at the same time."""
-        chains = (*plan.chains, *(one.plan for one in (*old, *self._retired)))
-        return at_work.fits(chains, {record.key: record.memory for record in self._fleet.nodes()})
+        staying = [one for one in self._running if one not in old]
+        held = at_work.together(plan, staying, (*old, *self._retired), self._fleet.local_key)
+        return at_work.fits(held.taken, {record.key: record.memory for record in self._fleet.nodes()})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent.address import DEFAULT_CONTROL_PORT
+from agent.fleet.head.draft_node import AUTO
 from agent.fleet.node.node_settings import NodeSettings
 from pipeline.planning.plan import Wish
 
@@ -20,3 +21,6 @@ class FleetOptions(BaseModel):
     interface: str = Field("*", description="what to listen on for nodes: `*`, or loopback if all are on this PC")
     announced: bool = Field(True, description="nodes of the network can find the head by themselves")
     node: NodeSettings = NodeSettings()
+    draft_node: str = Field(
+        AUTO, min_length=1, description="where a draft model runs: auto, head, or a node's name or key"
+    )

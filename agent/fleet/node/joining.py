@@ -22,7 +22,7 @@ from agent.fleet.control.messages import Key
 from agent.fleet.discovery.discovery import Announcement, Discovery
 from agent.fleet.node.hardware import choose_device
 from agent.fleet.node.node import Node, look_up_hardware
-from agent.fleet.node.node_settings import NodeSettings
+from agent.fleet.node.node_settings import AUTO, NodeSettings
 from agent.fleet.node.node_status import NodeStatus
 from agent.fleet.trust.door import join_with_token
 from agent.fleet.trust.identity import JoinedFleet, JoinedFleets, NodeIdentity, clean_name
@@ -161,14 +161,15 @@ def _unknown() -> ConfigurationError:
 
 def _several(options: JoinOptions, seen: Iterable[Announcement], found: Sequence[str]) -> ConfigurationError:
     if options.fleet is None:
-        names = ", ".join(f"{head.name} ({head.addresses[0]}:{head.control})" for head in seen)
-        return ConfigurationError(
-            f"there are {len(found)} fleets here: {names}", where="network", hint="Choose one with --fleet NAME."
-        )
+        heads = list(seen)
+        names = ", ".join(f"{head.name} ({head.addresses[0]}:{head.control})" for head in heads)
+        are_alike = len({head.name for head in heads}) < len(heads)
+        hint = "Choose one with " + ("--head HOST:PORT; serve shows its own." if are_alike else "--fleet NAME.")
+        return ConfigurationError(f"there are {len(found)} fleets here: {names}", where="network", hint=hint)
     return ConfigurationError(
         f"{len(found)} fleets are called {options.fleet!r}, with the keys {'  '.join(found)}",
         where="--fleet",
-        hint="Choose one with --fleet-key KEY; each head shows its own.",
+        hint="Choose one with --fleet-key KEY, in quotes; edge-agent status on a head's PC shows that of its own.",
     )
 
 
@@ -230,9 +231,9 @@ class Joining:
             ConfigurationError: the PC has not the device or engine to give, the head refuses, the token is not valid,
                 or it is not clear which fleet is meant.
         """
+        if self._settings.device != AUTO and "openvino" in self._settings.engines():
+            choose_device(self._hardware.result(), self._settings.device)  # no head need be there to say that it is not
         place = self._find(show)
-        if "openvino" in self._settings.engines():
-            choose_device(self._hardware.result(), self._settings.device)
         if self._options.token is not None:
             entry = join_with_token(place.addresses, place.door, self._options.token, self._identity)
             place = replace(place, control=entry.control_port)

@@ -12,6 +12,7 @@ import logging
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -39,8 +40,13 @@ JOIN_SECONDS = 10.0
 _REQUESTS = 32
 _REQUESTS_PER_SECOND = 2.0
 _LOGGED_KEYS = 32
+"""Newest keys that are not logged again."""
+_LOG_LINES = 4
+_LOG_LINES_PER_SECOND = 1 / 60
+"""Keys cost nothing: who tries with ever new ones neither fills the log nor keeps others out of it for good."""
 
 _REACH = "Is the head running, is this its address, and does its firewall let this port through?"
+_OTHER_HEAD = "Take the token of the head that is there (edge-agent token), or give the address of the token's own."
 
 _log = logging.getLogger(__name__)
 
@@ -98,7 +104,8 @@ class Door:
     ) -> None:
         self._fleet, self._members, self._control_port = fleet, members, control_port
         self._allowance = Allowance(_REQUESTS, _REQUESTS_PER_SECOND, time.monotonic())
-        self._logged: set[str] = set()
+        self._logged: deque[str] = deque(maxlen=_LOGGED_KEYS)
+        self._log_lines = Allowance(_LOG_LINES, _LOG_LINES_PER_SECOND, time.monotonic())
         self._end: Mailbox[None] = Mailbox()
         self._context = sockets.Context()
         try:
@@ -136,8 +143,8 @@ class Door:
         """On the doorman's thread."""
         if key == self._fleet.joining.public:
             return True
-        if key not in self._logged and len(self._logged) < _LOGGED_KEYS:
-            self._logged.add(key)
+        if key not in self._logged and self._log_lines.take(time.monotonic()):
+            self._logged.append(key)
             _log.warning("a node at %s tried to join with a token that is not valid", address)
         return False
 
@@ -269,8 +276,10 @@ class _Call:
     def _failure(self, seconds: float) -> ConfigurationError:
         if self._refusals:
             return self._refused()
-        what = "what answers there is not the head of the token's fleet" if self._is_reached else "it does not answer"
-        return ConfigurationError(f"{what} (waited {seconds:g} s)", where=self.where, hint=_REACH)
+        what, hint = "it does not answer", _REACH
+        if self._is_reached:
+            what, hint = "what answers there is not the head of the token's fleet", _OTHER_HEAD
+        return ConfigurationError(f"{what} (waited {seconds:g} s)", where=self.where, hint=hint)
 
     def _refused(self) -> ConfigurationError:
         return ConfigurationError(

@@ -12,6 +12,7 @@ from agent.bench.arrivals import ClosedLoop
 from agent.bench.delays import Delays, _FarStage
 from agent.bench.load import run_traffic
 from pipeline.chain import Chain, start_here
+from pipeline.chain_times import ChainTimes
 from pipeline.control import Cancel, ToStage
 from pipeline.link import KeyPair, Peer
 from pipeline.running import Copy, RunOptions
@@ -76,7 +77,7 @@ def test_what_is_said_of_void_guesses_is_on_its_way_as_long(monkeypatch: pytest.
 
     monkeypatch.setattr(StageChild, "tell", tell)
     stage = _FarStage.__new__(_FarStage)
-    stage._delays = Delays(0.05)
+    stage._delays, stage._is_local = Delays(0.05), False
     began = perf_counter()
     stage.tell(Cancel(branches={3: 1}))
     assert came.wait(GUARD)
@@ -100,7 +101,7 @@ def test_a_chain_over_long_links_says_the_same_and_leaves_nothing(tiny_package: 
             start_stage=delays.start_stage if delays else start_here,
             locate=delays.locate if delays else lambda peer: peer,
         )
-        copy = Copy.start(chain, context, RunOptions(stages=2, max_sequences=4), None)
+        copy = Copy.start(chain, context, RunOptions(stages=2, max_sequences=4), ChainTimes())
         try:
             return run_traffic(copy.head, ClosedLoop(2, 4), [(1, 2, 3), (4, 5)], 12).tokens
         finally:

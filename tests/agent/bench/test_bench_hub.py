@@ -27,13 +27,13 @@ def stages_of(package: Path, *edges: int) -> list[StageConfig]:
 
 
 def test_the_hub_says_what_our_chain_says_in_exact_mode_and_leaves_no_process(
-    smollm2_package: Path, tmp_path: Path
+    tiny_both_package: Path, tmp_path: Path
 ) -> None:
     options = RunOptions(stages=2, mode="exact", threads=1)
-    with RunningModel.open(smollm2_package, options) as ours:
+    with RunningModel.open(tiny_both_package, options) as ours:
         prompts = mixed_prompts(ours.tokenizer, ours.manifest.facts, 4)
         expected = run_traffic(ours.head, ClosedLoop(2, 4), prompts, 12)
-    layout = lay_out(smollm2_package, manifests.read(smollm2_package), options, tmp_path, silent)
+    layout = lay_out(tiny_both_package, manifests.read(tiny_both_package), options, tmp_path, silent)
     with Hub(layout.stages, tmp_path, streams=2) as hub:
         pids = hub.pids
         load = run_traffic(hub, ClosedLoop(2, 4), prompts, 12)

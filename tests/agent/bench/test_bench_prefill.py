@@ -70,11 +70,12 @@ def test_a_newcomer_that_fails_ends_the_others() -> None:
     assert not side.thread.is_alive()
 
 
-def test_both_kinds_of_prompts_are_measured(smollm2_package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_kinds_of_prompts_are_measured(tiny_both_package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefill, "LONG_TOKENS", 96)
     monkeypatch.setattr(prefill, "SHARED_TOKENS", 64)
+    monkeypatch.setattr(prefill, "_MOST_TOKENS", 2048)  # of a model that is so quick
     before = set(psutil.Process().children(recursive=True))
-    report = prefill.run(smollm2_package, Effort(users=(2,), rounds=1, new_tokens=8), silent)
+    report = prefill.run(tiny_both_package, Effort(users=(2,), rounds=1, new_tokens=8), silent)
     assert set(psutil.Process().children(recursive=True)) <= before
     long = [run for run in report.runs if run["what"] == "96 tokens"]
     assert {run["side"] for run in long} == {prefill.CHUNKS, prefill.WHOLE}

@@ -114,10 +114,10 @@ def test_every_domain_has_several_questions_of_its_own() -> None:
     assert len(set(questions)) == len(questions) and min(map(len, DOMAINS.values())) >= 3
 
 
-def test_all_sides_answer_over_long_links_and_leave_no_process(smollm2_package: Path, tmp_path: Path) -> None:
+def test_all_sides_answer_over_long_links_and_leave_no_process(tiny_both_package: Path, tmp_path: Path) -> None:
     before = set(psutil.Process().children(recursive=True))
     effort = SpeculationEffort(users=(2,), rounds=1, new_tokens=16, hops=(2,), widths=(), domains=(EDIT, STORY))
-    report = speculation.run(smollm2_package, effort, silent)
+    report = speculation.run(tiny_both_package, effort, silent)
     assert set(psutil.Process().children(recursive=True)) <= before
     sides = {NONE, adaptive(NGRAM), synchronous(NGRAM)}
     assert {(run["domain"], run["side"]) for run in report.runs} == {
@@ -138,15 +138,22 @@ def test_all_sides_answer_over_long_links_and_leave_no_process(smollm2_package: 
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
 
 
-def test_a_draft_model_guesses_alone_and_after_looking_up(smollm2_package: Path, tmp_path: Path) -> None:
-    model = Model.read(smollm2_package, draft=smollm2_package)
+def test_a_draft_model_guesses_alone_and_after_looking_up(tiny_both_package: Path, tmp_path: Path) -> None:
+    model = Model.read(tiny_both_package, draft=tiny_both_package)
     assert [way.name for way in model.ways((4,))] == [
         NONE,
         *("n-gram: adaptive", "n-gram: synchronous", "n-gram: 4"),
         *("draft model: adaptive", "draft model: synchronous"),
         *("n-gram, then model: adaptive", "n-gram, then model: synchronous", "n-gram, then model: 4"),
     ]
-    options = RunOptions(stages=2, mode="exact", threads=1, max_sequences=2, kv_tokens=2048, cache=tmp_path)
+    options = RunOptions(
+        stages=2,
+        mode="exact",
+        threads=1,
+        max_sequences=2,
+        kv_tokens=2048,
+        draft_patience_ms=float("inf"),  # the machine may be busy
+    )
     prompts = as_chat(model.tokenizer, model.manifest.facts, DOMAINS[STORY])
     ways = (Way(), Way(MODEL, width=3), Way(BOTH, width=3))
     with opened(model, ways, options, 0, tmp_path, silent) as sides:
@@ -160,14 +167,14 @@ def test_a_draft_model_guesses_alone_and_after_looking_up(smollm2_package: Path,
 
 
 def test_a_side_that_does_not_load_ends_the_others(
-    smollm2_package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_both_package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise StageError("no memory left")
 
     monkeypatch.setattr(DraftModel, "start", fail)
     before = set(psutil.Process().children(recursive=True))
-    model = Model.read(smollm2_package, smollm2_package)
+    model = Model.read(tiny_both_package, tiny_both_package)
     options = RunOptions(stages=2, mode="exact", threads=1, cache=tmp_path)
     with (
         pytest.raises(StageError, match="no memory left"),

@@ -57,12 +57,9 @@ def test_a_control_without_its_file_is_named(tmp_path: Path) -> None:
         LlamaCppControl(tmp_path / "none.gguf", users=1, context=64, cores=(0,))
 
 
-def test_all_sides_answer_all_users_and_leave_no_process(
-    smollm2_llamacpp_package: Path, smollm2_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(paths, "cache_folder", lambda: tmp_path)
+def test_all_sides_answer_all_users_and_leave_no_process(tiny_both_package: Path, tiny_gguf: Path) -> None:
     before = set(psutil.Process().children(recursive=True))
-    report = engines.run(smollm2_llamacpp_package, smollm2_gguf, Effort(users=(2,), rounds=1, new_tokens=8), silent)
+    report = engines.run(tiny_both_package, tiny_gguf, Effort(users=(2,), rounds=1, new_tokens=8), silent)
     assert set(psutil.Process().children(recursive=True)) <= before
     sides = {f"{name}, {side}" for name in NAMES.values() for side in (ONE, TWO, REPLICAS)} | {*MIXED, CONTROL}
     assert {row["side"] for row in report.results} == sides == {run["side"] for run in report.runs}

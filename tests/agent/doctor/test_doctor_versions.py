@@ -61,3 +61,20 @@ def test_requirements_are_read_as_they_are_declared(monkeypatch: pytest.MonkeyPa
 def test_this_environment_fits() -> None:
     checks = versions.check()
     assert [check.status for check in checks] == ["ok", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("tried", "words"),
+    [
+        ("import os; os.abort()", "stages cannot run in llama.cpp: its process ended with code"),
+        ("print('it lacks llama_free'); raise SystemExit(1)", "stages cannot run in llama.cpp: it lacks llama_free"),
+    ],
+)
+def test_a_llama_cpp_that_is_there_and_does_not_work_is_told(
+    tried: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(versions, "_version", lambda name: "1.0")
+    monkeypatch.setattr(versions, "_TRY", tried)
+    check = versions.check()[-1]
+    assert check.status == "warning" and words in check.what
+    assert check.next_step == "pip install edge-agent[llamacpp] --force-reinstall"

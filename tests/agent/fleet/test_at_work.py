@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from agent.fleet.head import at_work
-from agent.fleet.head.at_work import Running
+from agent.fleet.head.at_work import Held, Running
 from agent.fleet.head.chain_opener import deal_users
+from agent.fleet.head.placed_draft import PlacedDraft
 from pipeline.planning.plan import ChainPlan, Plan, Prediction, StagePlan, Wish
 from pipeline.running import Copy
+from pipeline.speculation.drafter import Drafter, DrafterFacts
 
 CONTEXT = 512
 
@@ -31,6 +35,12 @@ def plan(*chains: ChainPlan) -> Plan:
 
 def running(of: ChainPlan) -> Running:
     return Running(cast(Copy, object()), of)
+
+
+def drafted(of: ChainPlan, node: str, size: int, off: str | None = None) -> Running:
+    """With a draft on a node."""
+    model = SimpleNamespace(facts=DrafterFacts("small", off, node=node))
+    return Running(cast(Copy, object()), of, PlacedDraft(size, cast(Drafter, model)))
 
 
 def test_chains_on_the_same_places_with_room_enough_are_kept() -> None:
@@ -96,3 +106,30 @@ def test_users_for_whose_context_there_is_no_room_wait() -> None:
     assert dealt(Wish(users=2, context=2 * CONTEXT), small) == [("a", 1)]
     assert dealt(Wish(users=2, context=4 * CONTEXT), small) == []
     assert dealt(Wish(users=2, context=CONTEXT)) == []
+
+
+def test_a_draft_takes_memory_until_it_is_off() -> None:
+    plans = chain(("a", 30)), chain(("b", 10))
+    one, two = drafted(plans[0], "c", 5), drafted(plans[1], "a", 7)
+    assert Held.by([one, two]) == (at_work.memory(plans) + Counter(c=5, a=7), Counter("ca"))
+    off = drafted(plans[0], "c", 5, "its process has ended")
+    assert Held.by([off]) == (at_work.memory(plans[:1]), Counter())
+    assert at_work.drafts([one, off, running(plans[0])]) == [one.draft]
+    assert at_work.carriers([off, two]) == {"a", "b", "c"}
+    assert one.following(chain(("a", 30), users=1)).draft is one.draft
+
+
+def test_drafts_make_way_for_layers_but_for_the_heads_own() -> None:
+    """Nothing is counted twice: neither layers that stay nor a draft that leaves with its chain."""
+    same, more = chain(("a", 30)), chain(("b", 10), ("c", 20))
+    stays, at_head = drafted(same, "b", 5), drafted(chain(("d", 30)), "a", 7)
+    wanted = plan(same, more)
+    assert at_work.in_the_way(wanted, [stays, at_head], head="a") == [stays.draft]
+    whole = at_work.memory([same, more])
+    assert at_work.together(wanted, [stays], [], head="a") == (whole, Counter())
+    assert at_work.together(wanted, [at_head], [], head="a") == (whole + Counter(a=7), Counter("a"))
+    leaving = at_work.together(wanted, [], [stays], head="a")
+    assert leaving == (whole + at_work.memory([same]) + Counter(b=5), Counter("b"))
+    taken = at_work.together(wanted, [drafted(same, "e", 5)], [], head="a").taken
+    assert taken == whole + Counter(e=5)
+    assert at_work.fits(taken, dict(taken)) and not at_work.fits(taken, dict(taken) | {"e": 4})

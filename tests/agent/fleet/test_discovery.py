@@ -9,11 +9,12 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import zeroconf
+from eventually import eventually
 
 from agent.fleet.discovery import discovery
 from agent.fleet.discovery.discovery import Announcement, Discovery
@@ -41,15 +42,6 @@ def announcement(letter: str, fleet: str = "") -> Announcement:
 
 def start(announce: Announcement | None, addresses: tuple[str, ...] = HERE) -> Discovery:
     return Discovery(announce, lambda _: None, addresses=lambda: addresses)
-
-
-def eventually(reached: Callable[[], bool], seconds: float = 90.0) -> bool:
-    end = time.monotonic() + seconds
-    while not reached():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def names(one: Discovery) -> set[str]:

@@ -190,7 +190,7 @@ def test_a_node_that_is_left_out_is_a_change(fleet: FleetHead) -> None:
     changes: list[None] = []
     fleet.on_change(lambda: changes.append(None))
     (local,) = fleet.nodes()
-    fleet.leave_out(local, "the process was killed")
+    fleet.leave_out(local, f"{local.name}: the process was killed")
     assert len(changes) == 1
     assert "not planned with for 30 s: the process was killed" in fleet.events.describe()[-1]["what"]
     fleet.leave_out(local, "it has no GPU", final=True)

@@ -85,6 +85,7 @@ def test_where_to_go(
     [
         ({}, [AT_HOME, AT_OFFICE], ["2 fleets", "home (192.0.2.1:8115)", "office (192.0.2.2:9000)", "--fleet NAME"]),
         ({"fleet": "home"}, [AT_HOME, announced(OFFICE, "home")], ["2 fleets", HOME, OFFICE, "--fleet-key"]),
+        ({}, [AT_HOME, announced(OFFICE, "home")], ["2 fleets", "--head HOST:PORT"]),
         ({"head": "pc"}, [], ["--head", "impostor", "--token"]),
         ({"head": "pc", "fleet": "office"}, [AT_HOME], ["--head", "impostor", "--token"]),
         ({"head": "pc", "token": HOME, "fleet_key": OFFICE}, [], ["another fleet"]),
@@ -252,8 +253,7 @@ def test_a_token_that_is_worth_nothing_any_more(fleet: Fleet, tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("nothing_stays")
-def test_a_device_that_is_not_there(fleet: Fleet, tmp_path: Path) -> None:
-    FakeDiscovery.heads = (fleet.announcement(),)
+def test_a_device_that_is_not_there_is_told_before_a_head_is(fleet: Fleet, tmp_path: Path) -> None:
     settings = NodeSettings(device="ABACUS")
     with (
         Joining(JoinOptions(), settings, config=tmp_path / "node", cache=tmp_path / "cache") as entering,
