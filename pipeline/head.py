@@ -20,6 +20,7 @@ from pipeline.link import Receiver, Sender
 from pipeline.messages import Failed, Finished, Request, RequestEvent, StepResult, Usage
 from pipeline.scheduler import Scheduler
 from pipeline.snapshots import HeadSnapshot, StepSnapshot
+from pipeline.stages import LOST_HINT
 from pipeline.wire import Frame, Limits
 from shards.errors import EdgeAgentError, RequestError, StageError, WireError
 
@@ -113,7 +114,7 @@ class Head:
         if self._failure is not None:
             raise self._failure
         if not self._command(lambda: self._add(request, listener)):
-            raise self._failure or StageError("the head is closed", hint="Start the model again.")
+            raise self._failure or StageError("the head is closed", hint=LOST_HINT)
 
     def cancel(self, request: str) -> None:
         """End a request early; its last event is Finished("cancelled"). Unknown ones are ignored."""
@@ -188,7 +189,7 @@ class Head:
                     self._log.add_turn(results, done - began, perf_counter() - done)
         except Exception as error:
             _log.exception("the head has failed")
-            self._failure = StageError(f"the head has failed ({error!r})", hint="Start the model again.")
+            self._failure = StageError(f"the head has failed ({error!r})", hint=LOST_HINT)
             # the scheduler may be what failed: it is not asked
             for request, listener in self._listeners.items():
                 _hear(listener, Failed(request, self._failure, Usage(0, 0, 0)))
@@ -204,7 +205,7 @@ class Head:
         left = first.time + self._stall_seconds - perf_counter()
         if left <= 0:
             what = f"step {first.number} has not come back for {self._stall_seconds:g} s"
-            self._deliver(self._fail(StageError(what, where="chain", hint="Start the model again.")))
+            self._deliver(self._fail(StageError(what, where="chain", hint=LOST_HINT)))
             return None
         return int(1e3 * left) + 1
 
@@ -281,7 +282,7 @@ class Head:
 
     def _close(self) -> Iterable[RequestEvent]:
         self._closing = True
-        self._failure = self._failure or StageError("the head is closed", hint="Start the model again.")
+        self._failure = self._failure or StageError("the head is closed", hint=LOST_HINT)
         return [event for request in self._listeners for event in self._scheduler.cancel(request, monotonic())]
 
     def _end(self) -> None:

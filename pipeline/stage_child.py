@@ -12,7 +12,7 @@ from collections import deque
 from pydantic import ValidationError
 
 from pipeline.control import Failed, Measure, Start, ToStage, from_stage, line
-from pipeline.stages import LOOPBACK, Heard
+from pipeline.stages import LOOPBACK, LOST_HINT, Heard
 from shards.errors import StageError
 
 _TUNABLES = "GLIBC_TUNABLES"
@@ -123,7 +123,7 @@ class StageChild:
         return StageError(
             f"the process ended ({_meaning(self._process.returncode)})",
             where=self.name,
-            hint=f"Start the model again. Its last words:{said}" if said else "Start the model again.",
+            hint=f"{LOST_HINT} Its last words:{said}" if said else LOST_HINT,
         )
 
 

@@ -10,6 +10,8 @@ from pipeline.control import FromStage, Stop, ToStage
 from shards.errors import StageError
 
 LOOPBACK = "127.0.0.1"
+LOST_HINT = "Ask again in a moment; if it still fails, start the model again."
+"""What to do where a chain is lost: a fleet makes another one by itself."""
 
 _STOP_SECONDS = 2.0
 """A stage may finish the step at hand before it is ended from outside."""

@@ -20,6 +20,7 @@ ENVIRONMENT = PROJECT / ".venv"
 _STAMP = ENVIRONMENT / "edge-agent.json"
 _OLDEST = (3, 11)
 _GRACE_SECONDS = 2.5
+_POLL_SECONDS = 0.2
 
 
 def prepare(extras: tuple[str, ...] = ()) -> None:
@@ -68,23 +69,35 @@ def run(command: list[object], cwd: Path | None = None) -> int:
     Ctrl-C reaches the command by itself, since it shares our terminal; here it only must not make us leave first.
     One that stays is asked to end after a moment, and is ended when it does not. SIGTERM is handed on.
     """
-    process = subprocess.Popen([str(part) for part in command], cwd=cwd)
-    before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
-    patience: float | None = None
-    means = [process.kill, process.terminate]
+    heard: list[int] = []
+    # who ignores Ctrl-C means the command to do so, too
+    heeds = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    numbers = (signal.SIGINT, signal.SIGTERM) if heeds else (signal.SIGTERM,)
+    before = {number: signal.signal(number, lambda number, _: heard.append(number)) for number in numbers}
     try:
-        while True:
-            try:
-                code = process.wait(patience)
-                break
-            except KeyboardInterrupt:
-                patience = _GRACE_SECONDS
-            except subprocess.TimeoutExpired:
-                means.pop()()
-                patience = _GRACE_SECONDS if means else None
+        code = _wait(subprocess.Popen([str(part) for part in command], cwd=cwd), heard)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return code if code >= 0 else 128 - code
+
+
+def _wait(process: subprocess.Popen[bytes], heard: list[int]) -> int:
+    """For the end of the command, seeing to the signals that are heard meanwhile."""
+    means = [process.kill, process.terminate]
+    since: float | None = None
+    while True:
+        try:
+            return process.wait(_POLL_SECONDS)
+        except subprocess.TimeoutExpired:
+            if signal.SIGTERM in heard:
+                heard.remove(signal.SIGTERM)
+                process.terminate()
+            if signal.SIGINT in heard and since is None:
+                since = time.monotonic()
+            if means and since is not None and time.monotonic() - since > _GRACE_SECONDS:
+                means.pop()()
+                since = time.monotonic()
 
 
 def _check_python() -> None:

@@ -31,6 +31,7 @@ _EVERYWHERE = ("0.0.0.0", "::")
 
 
 def serve(
+    asked: typer.Context,
     package: Annotated[Path, typer.Argument(help="A model package, from edge-agent export.", show_default=False)],
     users: Annotated[int, typer.Option(min=1, help="Answers at the same time to plan for.")] = 4,
     context: Annotated[int, typer.Option(min=1, help="Tokens of each, prompt and answer, to plan for.")] = 4096,
@@ -149,6 +150,7 @@ def serve(
     from pipeline.planning.plan import Wish
     from pipeline.running import RunOptions
 
+    _check_panels(asked, is_fleet=local_stages is None)
     check_draft_node(draft_node, draft, is_fleet=local_stages is None)
     key, key_file = None, api_key_file
     if api_key_file is not None:
@@ -207,6 +209,29 @@ def serve(
             serving.wait()
         else:
             watch.follow(serving)
+
+
+def _check_panels(asked: typer.Context, *, is_fleet: bool) -> None:
+    """Whether no option was given that does nothing here.
+
+    Raises:
+        ConfigurationError: one was.
+    """
+    from click.core import ParameterSource
+
+    from shards.errors import ConfigurationError
+
+    idle = _ALONE if is_fleet else _FLEET
+    for option in asked.command.params:
+        given = option.name is not None and asked.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+        if not given or getattr(option, "rich_help_panel", None) != idle:
+            continue
+        if is_fleet:
+            what = "is for one PC alone; what a fleet's KV cache holds is planned"
+            hint = "Give --users and --context, or add --local-stages 1 to serve without a fleet."
+        else:
+            what, hint = "is for a fleet; with --local-stages there is none", "Leave one of the two out."
+        raise ConfigurationError(what, where=option.opts[0], hint=hint)
 
 
 def _local_engine(engine: Engine, package: Path) -> EngineName:

@@ -36,6 +36,7 @@ def local_kv_tokens(
         raise CapacityError(
             f"the model needs {amount(reserve.needed(weights + token * KV_BLOCK))} of memory with a KV cache of "
             f"{KV_BLOCK} tokens, {amount(memory)} are free",
-            hint="Close other programs, have other PCs join, or set --kv-tokens to try all the same.",
+            hint="Close other programs, have other PCs join (without --local-stages), or give --kv-tokens to try all "
+            "the same.",
         )
     return min(kv_tokens(users, context), fits)

@@ -19,6 +19,7 @@ from pipeline.head import Head
 from pipeline.messages import Failed, Finished, Open, Request, RequestEvent, Sampling, SequenceRows, TokenEvent
 from pipeline.scheduler import Scheduler
 from pipeline.scheduler_config import SchedulerConfig
+from pipeline.stages import LOST_HINT
 from pipeline.wire import Frame
 from shards.edges import begin_of, end_of, layers_between
 from shards.errors import ConfigurationError, StageError
@@ -211,7 +212,7 @@ def test_a_stage_killed_at_work_ends_requests_and_refuses_new_ones(chain: Chain,
     text = str(end.error)
     assert text.startswith(f"stage {which + 1} of 2 ")
     assert "the process ended (exit code " in text
-    assert text.endswith("Start the model again.")
+    assert text.endswith(LOST_HINT)
     with pytest.raises(StageError) as refused:
         driver.ask(1)
     assert refused.value is end.error

@@ -276,7 +276,7 @@ class Joining:
 
     def _find(self, show: Callable[[NodeStatus], None]) -> Place:
         """Wait until the fleet is found."""
-        patience, seen = monotonic() + _PATIENCE_SECONDS, False
+        patience, seen, is_shown = monotonic() + _PATIENCE_SECONDS, False, False
         while True:
             heads = _heads(self._discovery.others)
             if heads and not seen:
@@ -285,6 +285,9 @@ class Joining:
             place = choose(self._options, self._joined.fleets, heads, all_seen=all_seen)
             if place is not None:
                 return replace(place, addresses=_resolved(place.addresses))
+            if not is_shown:
+                show(self._status)
+                is_shown = True
             if all_seen:
                 self._show(self._status.model_copy(update=self._nobody(heads)))
             self._pause(show)

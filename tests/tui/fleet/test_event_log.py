@@ -1,4 +1,4 @@
-import time
+from types import SimpleNamespace
 
 import pytest
 from dialog_head import NASTY, shown
@@ -8,9 +8,16 @@ from textual.app import App, ComposeResult
 
 from tui import amounts
 from tui.client.state import Event
+from tui.fleet import event_log
 from tui.fleet.event_log import EventLog, EventsScreen, joined
 
-_NOW = time.time()
+_NOW = 1_768_500_000.0
+
+
+@pytest.fixture(autouse=True)
+def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No midnight comes in the middle of a test."""
+    monkeypatch.setattr(event_log, "time", SimpleNamespace(time=lambda: _NOW))
 
 
 class _App(App[None]):
