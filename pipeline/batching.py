@@ -82,8 +82,7 @@ class Batching:
         full = max(full, pace.in_flight if pace else 0) + is_ahead
         is_full = sum(not flight.has_guesses for flight in flights) >= full
         if self._speculation is not None:
-            self._speculation.may_follow = not room.prefilling
-            self._speculation.answers = self._decoding
+            self._speculation.look(self._decoding, may_follow=not room.prefilling)
         if self._speculation is not None and pace is not None:
             # Steps of guesses behind others keep none of the rest waiting: they may be void.
             if sum(not flight.follows for flight in flights) >= max(full, self._pacing.filling):

@@ -32,7 +32,7 @@ Listener = Callable[[RequestEvent], None]
 STALL_SECONDS = 300.0
 """A step that takes longer than this is taken for lost, and the chain with it."""
 
-_CLOSE_SECONDS = 2.0
+_CLOSE_SECONDS = 10.0
 _SNAPSHOT_SECONDS = 5.0
 
 
@@ -138,7 +138,8 @@ class Head:
             return ()
 
         if not self._command(answer):
-            return self._snapshot()  # the thread has ended, nothing changes any more
+            self._thread.join(_SNAPSHOT_SECONDS)  # it is doing its last commands
+            return self._snapshot()
         return asked.result(_SNAPSHOT_SECONDS)
 
     def close(self) -> None:

@@ -57,7 +57,8 @@ class Pacing:
         return self._times.link_ms > self._times.answers_ms(1) > 0
 
     def _choose(self, users: int, former: Pace | None) -> Pace:
-        usual = Pace(self._stages, -(-users // self._stages))
+        groups = max(1, min(users, self._stages))
+        usual = Pace(groups, -(-users // groups))
         shortest = self._times.answers_ms(1)
         if not users or shortest <= 0:
             return usual

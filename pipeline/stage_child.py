@@ -107,7 +107,7 @@ class StageChild:
             else:
                 self._heard(self, message)
         self._process.wait()
-        self._errors.join(timeout=1)
+        self._errors.join(timeout=5)
         self._heard(self, self._end())
 
     def _read_errors(self) -> None:

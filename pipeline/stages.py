@@ -17,7 +17,7 @@ _STOP_SECONDS = 2.0
 """A stage may finish the step at hand before it is ended from outside."""
 
 _TERMINATE_SECONDS = 1.0
-_KILL_SECONDS = 2.0
+_KILL_SECONDS = 10.0
 
 
 class Stage(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -31,11 +32,13 @@ def one_at_a_time(what: str) -> Iterator[None]:
 def made_once(kind: str, key: str, make: Callable[[Path], object]) -> Path:
     """A folder that is filled by whoever needs it first, and kept; `key` names all that its content depends on.
 
-    Others of its kind are removed when a new one is made and they are old.
+    Others of its kind are removed when a new one is made and they have not been used for long.
     """
     folder = cache_folder() / f"{kind}-{key}"
     with one_at_a_time(kind):
-        if not folder.exists():
+        if folder.exists():
+            os.utime(folder)  # in use: another state of the code that makes its own must not take it away
+        else:
             for old in cache_folder().glob(f"{kind}-*"):
                 if time.time() - old.stat().st_mtime > _STALE_SECONDS:
                     shutil.rmtree(old, ignore_errors=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -110,7 +111,7 @@ def test_signals_reach_the_command() -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         if number == signal.SIGINT:  # as a terminal does: to all of the group
-            _signal_group(process, number)
+            os.killpg(process.pid, number)  # at once: one by one, the script may be past it before its own comes
         else:
             process.send_signal(number)
         assert process.wait(60) == code
@@ -130,11 +131,3 @@ def _run(command: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", code], cwd=SCRIPTS, stdout=subprocess.PIPE, encoding="utf-8", start_new_session=True
     )
-
-
-def _signal_group(process: subprocess.Popen[str], number: signal.Signals) -> None:
-    import psutil
-
-    family = psutil.Process(process.pid)
-    for member in (*family.children(recursive=True), family):
-        member.send_signal(number)

@@ -28,7 +28,7 @@ from shards.progress import Progress, silent
 _log = logging.getLogger(__name__)
 
 _WARM_UP_PROMPT, _WARM_UP_TOKENS = 32, 8
-_CLOSE_SECONDS = 2.0
+_CLOSE_SECONDS = 10.0
 _POLL_SECONDS = 0.2
 """How often a wait looks up, because on Windows a Ctrl-C does not interrupt it."""
 

@@ -75,6 +75,10 @@ class Evidence:
             record.in_vain += 1
         self._begin, self._tokens, self._expected = now, 0, 0.0
 
+    def pause(self) -> None:
+        """Nothing is being written: what passes until something is, is nobody's time."""
+        self._begin = None
+
     def allows(self, answers: int, gain: float) -> bool:
         """Whether to make guesses for so many answers, if they are expected to bring `gain` times the tokens."""
         if gain < WORTHWHILE:

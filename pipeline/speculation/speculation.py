@@ -126,6 +126,13 @@ class Speculation:
         if self._shared_rate:
             self._shared.note(now, tokens, answers, self._is_sharing, self._shared_rate)
 
+    def look(self, answers: int, *, may_follow: bool) -> None:
+        """See how many answers are being written, and whether guesses can be sent behind others."""
+        self.answers, self.may_follow = answers, may_follow
+        if not answers:
+            self._evidence.pause()
+            self._shared.pause()
+
     def end(self, sequence: Sequence) -> None:
         """A sequence has ended."""
         request = sequence.request

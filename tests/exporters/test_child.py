@@ -21,6 +21,11 @@ def start(folder: Path, progress: child.Progress, **arguments: str) -> dict[str,
     return child.run("keep", arguments, folder / "log", progress, where=str(path), hint="Do this.")
 
 
+def come_since(before: list[psutil.Process]) -> list[psutil.Process]:
+    """The children of this process that are new: what other modules share lives on beside it."""
+    return [process for process in psutil.Process().children() if process not in before]
+
+
 def test_reports_each_phase_from_beginning_to_end(tmp_path: Path) -> None:
     reports: list[tuple[str, float, float]] = []
     answer = start(tmp_path, lambda *report: reports.append(report))
@@ -47,8 +52,10 @@ def test_our_own_errors_come_through_whole(tmp_path: Path) -> None:
 
 
 def test_a_crash_is_an_error(tmp_path: Path) -> None:
+    before = psutil.Process().children()
+
     def crash(*_: object) -> None:
-        for process in psutil.Process().children():
+        for process in come_since(before):
             process.kill()
 
     with pytest.raises(ExportError, match=r"process ended with code -?\d+.*Do this\."):
@@ -56,10 +63,11 @@ def test_a_crash_is_an_error(tmp_path: Path) -> None:
 
 
 def test_an_interruption_ends_the_child(tmp_path: Path) -> None:
+    before = psutil.Process().children()
     running: list[psutil.Process] = []
 
     def interrupt(*_: object) -> None:
-        running.extend(psutil.Process().children())
+        running.extend(come_since(before))
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -4,7 +4,7 @@ import itertools
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from ended import still_alive
 
 from pipeline import wire
 from pipeline.chain import Chain
@@ -28,7 +29,7 @@ from shards.runtime import Batch, StageConfig
 
 GREEDY = Sampling(temperature=0.0)
 PROMPT = tuple(range(3, 40))
-SECONDS = 30.0
+SECONDS = 90.0
 
 
 def configs(package: Path, edges: Sequence[float] = (0, 2, 4), **changes: Any) -> list[StageConfig]:
@@ -49,8 +50,7 @@ def have_ended(pids: Sequence[int]) -> bool:
             processes.append(psutil.Process(pid))
         except psutil.NoSuchProcess:
             continue
-    _, alive = psutil.wait_procs(processes, timeout=SECONDS)
-    return not alive
+    return not still_alive(processes, SECONDS)
 
 
 @pytest.fixture
@@ -76,8 +76,16 @@ class Driver:
         self.events: SimpleQueue[RequestEvent] = SimpleQueue()
         self.tokens: list[int] = []
 
-    def ask(self, count: int) -> None:
-        self.head.submit(Request("it", PROMPT, GREEDY, count), self.events.put)
+    def ask(self, count: int, at_first: Callable[[], None] = lambda: None) -> None:
+        """What is done at the first token is done on the head's thread: the answer goes no further meanwhile."""
+        to_do = [at_first]
+
+        def hear(event: RequestEvent) -> None:
+            while to_do:
+                to_do.pop()()
+            self.events.put(event)
+
+        self.head.submit(Request("it", PROMPT, GREEDY, count), hear)
 
     def first_token(self) -> None:
         event = self.events.get(timeout=SECONDS)
@@ -172,7 +180,7 @@ def test_a_stage_that_cannot_load_is_named_and_none_stays(tiny_package: Path) ->
         Chain.start(stages, max_rows=64, max_sequences=8)
     assert failed.value.where is not None
     assert failed.value.where.startswith("stage 2 of 2 (layers 2-3)")
-    assert children() == before
+    assert set(children()) <= set(before)
 
 
 def test_a_stage_killed_while_loading_is_named_and_none_stays(tiny_package: Path) -> None:
@@ -186,7 +194,7 @@ def test_a_stage_killed_while_loading_is_named_and_none_stays(tiny_package: Path
 
     with pytest.raises(StageError, match=r"stage 1 of 2 \(layers 0-1\): the process ended \(exit code -?\d+"):
         start(tiny_package, progress=kill)
-    assert children() == before
+    assert set(children()) <= set(before)
 
 
 def test_ctrl_c_while_loading_leaves_nothing(tiny_package: Path) -> None:
@@ -197,15 +205,14 @@ def test_ctrl_c_while_loading_leaves_nothing(tiny_package: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         start(tiny_package, progress=interrupt)
-    assert children() == before
+    assert set(children()) <= set(before)
 
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_stage_killed_at_work_ends_requests_and_refuses_new_ones(chain: Chain, which: int) -> None:
     driver = Driver(chain)
-    driver.ask(400)
+    driver.ask(400, lambda: psutil.Process(chain.stages[which].pid).kill())
     driver.first_token()
-    psutil.Process(chain.stages[which].pid).kill()
     end = driver.end()
     assert isinstance(end, Failed)
     assert isinstance(end.error, StageError)
@@ -240,7 +247,7 @@ def test_two_may_close_it_at_once(chain: Chain) -> None:
     for closer in closers:
         closer.start()
     for closer in closers:
-        closer.join(30)
+        closer.join(SECONDS)
     assert not any(closer.is_alive() for closer in closers)
     assert have_ended([stage.pid for stage in chain.stages])
 

@@ -35,14 +35,27 @@ class House:
         return socket, f"tcp://127.0.0.1:{port}"
 
     def come(self, address: str, keys: KeyPair, say: bytes) -> Socket:
+        return self._knock(self._visitor(keys), address, say)
+
+    def refusal(self, address: str, keys: KeyPair, say: bytes) -> Socket:
+        """Come; a socket that reports when the key is refused. It is there before, for that may be at once."""
+        visitor = self._visitor(keys)
+        report = visitor.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+        self._knock(visitor, address, say)
+        return report
+
+    def _visitor(self, keys: KeyPair) -> Socket:
         socket = self.outside.socket(zmq.DEALER)
         socket.linger, socket.reconnect_ivl = 0, 50
         socket.curve_publickey, socket.curve_secretkey = keys.public.encode(), keys.secret.encode()
         socket.curve_serverkey = self.keys.public.encode()
-        socket.connect(address)
-        socket.send(say)
         self._visitors.append(socket)  # or it is closed when nobody holds it
         return socket
+
+    def _knock(self, visitor: Socket, address: str, say: bytes) -> Socket:
+        visitor.connect(address)
+        visitor.send(say)
+        return visitor
 
     def close(self) -> None:
         for socket in self._sockets:
@@ -64,11 +77,6 @@ def heard(socket: Socket) -> tuple[str, bytes]:
     return str(text.get("User-Id")), text.bytes
 
 
-def refusal(socket: Socket) -> Socket:
-    """A socket that reports when this one is refused for its key."""
-    return socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
-
-
 def test_whom_the_check_allows_comes_in_under_the_name_of_its_key(house: House) -> None:
     friend, stranger = KeyPair.new(), KeyPair.new()
     asked: list[tuple[str, str]] = []
@@ -78,7 +86,7 @@ def test_whom_the_check_allows_comes_in_under_the_name_of_its_key(house: House) 
         return key == friend.public
 
     socket, address = house.listen(house.doorman.guard(check, final=True))
-    refused = refusal(house.come(address, stranger, b"forged"))
+    refused = house.refusal(address, stranger, b"forged")
     assert refused.poll(60_000)
     house.come(address, friend, b"true")
     assert heard(socket) == (friend.public, b"true")
@@ -90,8 +98,8 @@ def test_each_socket_has_its_own_rule(house: House) -> None:
     one, two = KeyPair.new(), KeyPair.new()
     for_one, to_one = house.listen(house.doorman.let_in(one.public))
     for_two, to_two = house.listen(house.doorman.let_in(two.public))
-    assert refusal(house.come(to_one, two, b"wrong")).poll(60_000)
-    assert refusal(house.come(to_two, one, b"wrong")).poll(60_000)
+    assert house.refusal(to_one, two, b"wrong").poll(60_000)
+    assert house.refusal(to_two, one, b"wrong").poll(60_000)
     house.come(to_one, one, b"1")
     house.come(to_two, two, b"2")
     assert (heard(for_one), heard(for_two)) == ((one.public, b"1"), (two.public, b"2"))
@@ -125,7 +133,7 @@ def test_a_check_that_cannot_be_made_is_a_no(house: House, make: Callable[[Doorm
     _, closed = house.listen(make(house.doorman))
     socket, opened = house.listen(house.doorman.let_in(friend.public))
     for _ in range(3):
-        assert refusal(house.come(closed, friend, b"anyone there?")).poll(60_000)
+        assert house.refusal(closed, friend, b"anyone there?").poll(60_000)
     house.come(opened, friend, b"still served")
     assert heard(socket) == (friend.public, b"still served")
 

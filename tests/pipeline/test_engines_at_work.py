@@ -86,9 +86,15 @@ def test_a_prefix_is_forked_and_gives_the_same_answer(model: RunningModel, want:
 
 def test_cancelling_frees_and_the_next_one_runs(model: RunningModel, want: list[list[int]]) -> None:
     events: SimpleQueue[RequestEvent] = SimpleQueue()
-    model.head.submit(Request("long", tuple(PROMPTS[1]), GREEDY, 400), events.put)
+
+    def hear(event: RequestEvent) -> None:
+        """On the head's thread: the answer goes no further before it is cancelled."""
+        if isinstance(event, TokenEvent):
+            model.head.cancel("long")
+        events.put(event)
+
+    model.head.submit(Request("long", tuple(PROMPTS[1]), GREEDY, 400), hear)
     assert isinstance(events.get(timeout=60), TokenEvent)
-    model.head.cancel("long")
     while isinstance(event := events.get(timeout=60), TokenEvent):
         pass
     assert isinstance(event, Finished) and event.reason == "cancelled"

@@ -7,7 +7,7 @@ from time import monotonic, sleep
 
 import numpy as np
 import pytest
-from fake_stages import BLOCK, GREEDY, KV_TOKENS, VOCABULARY, ThreadChain, answer, fake_chain
+from fake_stages import BLOCK, GREEDY, KV_TOKENS, VOCABULARY, FakeStage, ThreadChain, answer, fake_chain
 
 from pipeline import wire
 from pipeline.doorman import Doorman
@@ -94,6 +94,18 @@ def two() -> Iterator[Rig]:
     rig.close()
 
 
+def held_after_its_first_step(stage: FakeStage) -> threading.Event:
+    """Until the event is set, answers go no further than to their first token, however late the test is."""
+    go_on = threading.Event()
+
+    def wait(batch: Batch) -> None:
+        if stage.calls:
+            go_on.wait(PATIENCE)
+
+    stage.before_step = wait
+    return go_on
+
+
 def wait_until(done: Callable[[], bool]) -> None:
     end = monotonic() + PATIENCE
     while not done():
@@ -176,10 +188,12 @@ def test_a_chain_that_connects_between_two_looks_at_it(monkeypatch: pytest.Monke
 
 
 def test_cancelling_frees_every_stage(two: Rig) -> None:
+    go_on = held_after_its_first_step(two.chain.stages[1])
     listener = two.ask([1], 190, id="long")
     listener.next()
     two.head.cancel("long")
     end = listener.end()
+    go_on.set()
     assert isinstance(end, Finished)
     assert end.reason == "cancelled"
     wait_until(lambda: all(not stage.cached for stage in two.chain.stages))
@@ -199,9 +213,11 @@ def test_what_the_scheduler_refuses_is_the_only_event(two: Rig) -> None:
 
 
 def test_two_requests_of_one_id_do_not_mix(two: Rig) -> None:
+    go_on = held_after_its_first_step(two.chain.stages[1])
     first = two.ask([1, 2], 150, id="same")
     second = two.ask([3, 4], 10, id="same")
     end = second.end()
+    go_on.set()
     assert isinstance(end, Failed)
     assert isinstance(end.error, RequestError)
     assert second.tokens == []
@@ -302,6 +318,7 @@ def test_a_listener_that_fails_ends_its_own_request_only(two: Rig) -> None:
 
 
 def test_a_defect_in_the_head_ends_everything_clearly(two: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = held_after_its_first_step(two.chain.stages[1])
     listener = two.ask([1], 190)
     listener.next()
 
@@ -309,6 +326,7 @@ def test_a_defect_in_the_head_ends_everything_clearly(two: Rig, monkeypatch: pyt
         raise ZeroDivisionError("surprise")
 
     monkeypatch.setattr(two.scheduler, "complete", surprise)
+    go_on.set()
     end = listener.end()
     assert isinstance(end, Failed)
     assert "surprise" in str(end.error)
@@ -319,9 +337,11 @@ def test_a_defect_in_the_head_ends_everything_clearly(two: Rig, monkeypatch: pyt
 
 def test_closing_ends_what_runs_and_refuses_the_rest() -> None:
     rig = Rig()
+    go_on = held_after_its_first_step(rig.chain.stages[1])
     listeners = [rig.ask([i], 190) for i in range(1, 20)]
     listeners[0].next()
     rig.head.close()
+    go_on.set()
     for listener in listeners:
         end = listener.end()
         assert isinstance(end, Finished)

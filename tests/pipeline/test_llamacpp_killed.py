@@ -54,20 +54,25 @@ def test_every_answer_ends_in_the_same_clear_error(
     copy = start(both, engines, tmp_path)
     prompts = [tuple(range(3, 20 + n)) for n in range(USERS)]
     events: SimpleQueue[RequestEvent] = SimpleQueue()
-    for n, prompt in enumerate(prompts):
-        copy.head.submit(Request(str(n), prompt, Sampling(temperature=0.0), 400), events.put)
     answering: set[str] = set()
-    while len(answering) < USERS:
-        event = events.get(timeout=SECONDS)
-        assert isinstance(event, TokenEvent)
-        answering.add(event.request)
-    psutil.Process(copy.chain.stages[which].pid).kill()
+
+    def hear(event: RequestEvent) -> None:
+        """On the head's thread: once all are answered one stage is killed, and no answer goes further meanwhile."""
+        events.put(event)
+        if isinstance(event, TokenEvent) and len(answering) < USERS:
+            answering.add(event.request)
+            if len(answering) == USERS:
+                psutil.Process(copy.chain.stages[which].pid).kill()
+
+    for n, prompt in enumerate(prompts):
+        copy.head.submit(Request(str(n), prompt, Sampling(temperature=0.0), 400), hear)
     ended: list[Failed] = []
     while len(ended) < USERS:
         event = events.get(timeout=SECONDS)
         if not isinstance(event, TokenEvent):
             assert isinstance(event, Failed)
             ended.append(event)
+    assert len(answering) == USERS
     (text,) = {str(event.error) for event in ended}
     assert text.startswith(
         f"stage {which + 1} of 2 (layers {2 * which}-{2 * which + 1}): the process ended (exit code "

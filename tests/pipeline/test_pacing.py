@@ -47,10 +47,10 @@ def timed(
 # The choice
 
 
-def test_without_a_table_each_stage_has_a_step() -> None:
+def test_without_a_table_each_stage_has_a_step_as_far_as_there_are_users() -> None:
     chosen = pacing(stages=3)
-    assert [chosen.pace(users) for users in (0, 1, 3, 7, 64)] == [
-        Pace(3, 0), Pace(3, 1), Pace(3, 1), Pace(3, 3), Pace(3, 22)
+    assert [chosen.pace(users) for users in (0, 1, 2, 3, 7, 64)] == [
+        Pace(1, 0), Pace(1, 1), Pace(2, 1), Pace(3, 1), Pace(3, 3), Pace(3, 22)
     ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from queue import SimpleQueue
 
 import pytest
 
+from pipeline.head import Listener
 from pipeline.messages import Failed, Finished, Request, RequestEvent, Sampling, TokenEvent
 from pipeline.running import RunningModel, RunOptions
 from pipeline.snapshots import SchedulerSnapshot
@@ -32,18 +33,26 @@ def answers(package: Path, engine: EngineName, kv_tokens: int) -> tuple[dict[str
         opening = model.tokenizer.encode(OPENING)[:85]
         tokens: dict[str, list[int]] = {}
         left = 6
+        interactive = [tuple(model.tokenizer.encode(f"The {i + 1}. capital of the world is")) for i in range(2)]
+        come: list[TokenEvent] = []
+
+        def hear(event: RequestEvent) -> None:
+            """Hears batch 0 on the head's thread: its answer goes no further before the two have been asked."""
+            events.put(event)
+            if isinstance(event, TokenEvent):
+                come.append(event)
+                if len(come) == 10:
+                    for i, prompt in enumerate(interactive):
+                        model.head.submit(Request(f"interactive {i}", prompt, GREEDY, 10), events.put)
+
         for i in range(4):
             prompt = (*opening, *model.tokenizer.encode(f" number {i}"))
-            model.head.submit(Request(f"batch {i}", prompt, GREEDY, NEW, service="batch"), events.put)
+            listener: Listener = events.put if i else hear
+            model.head.submit(Request(f"batch {i}", prompt, GREEDY, NEW, service="batch"), listener)
         while left:
             event = events.get(timeout=120)
             if isinstance(event, TokenEvent):
-                own = tokens.setdefault(event.request, [])
-                own.append(event.token.token)
-                if event.request == "batch 0" and len(own) == 10:
-                    for i in range(2):
-                        prompt = tuple(model.tokenizer.encode(f"The {i + 1}. capital of the world is"))
-                        model.head.submit(Request(f"interactive {i}", prompt, GREEDY, 10), events.put)
+                tokens.setdefault(event.request, []).append(event.token.token)
             elif isinstance(event, Finished | Failed):
                 assert isinstance(event, Finished) and event.reason == "length"
                 left -= 1

@@ -97,4 +97,4 @@ def test_a_package_without_a_tokenizer_starts_nothing(tiny_package: Path) -> Non
     before = psutil.Process().children()
     with pytest.raises(PackageError, match="tokenizer"):
         RunningModel.open(tiny_package, RunOptions(stages=2))
-    assert psutil.Process().children() == before
+    assert set(psutil.Process().children()) <= set(before)

@@ -56,6 +56,17 @@ def test_it_is_learnt_anew_when_it_changes() -> None:
     assert answered(evidence, 60.0, 80.0, 10_000) > 0.6 * 10_000
 
 
+def test_the_time_between_two_answers_is_nobodys() -> None:
+    evidence, now = Evidence(), 0.0
+    for _ in range(40):
+        for _ in range(64):
+            now += 1 / 120
+            evidence.note(now, 1, 1, True, 120.0)
+        now += 30.0
+        evidence.pause()
+    assert evidence.allows(1, 1.5)
+
+
 def test_numbers_of_answers_are_apart() -> None:
     evidence = Evidence()
     answered(evidence, 80.0, 110.0, 2000, answers=1)

@@ -195,3 +195,23 @@ def test_a_guess_that_was_not_sent_teaches_as_well() -> None:
         assert not told.confirm(text, position)
     assert told.right == 0
     assert told._acceptance.chances("a", MODEL, 0, 1)[0] > 0.7
+
+
+def test_a_question_after_a_while_finds_guesses_as_they_were() -> None:
+    """Of who asks one thing after the other, thinks in between, and is answered well by guesses."""
+    told, now = speculation(FLAT, Echo(cost=0.1), link_ms=50.0), 0.0
+    for _ in range(12):
+        text = sequence()
+        teach(told, text, hits=8)
+        for _ in range(40):
+            told.look(1, may_follow=True)
+            told.prepare(text, ALONE)
+            text.guesses.clear()
+            now += 0.07
+            told.note(now, 4)
+        told.look(0, may_follow=True)
+        told.end(text)
+        now += 60.0
+    told.look(1, may_follow=True)
+    text = sequence()
+    assert told.prepare(text, ALONE) and text.guesses
