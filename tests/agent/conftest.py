@@ -5,6 +5,7 @@ Of the server, tokenizer and manifest are a real package's, and the head is a te
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -17,6 +18,7 @@ from fake_head import Api, FakeHead, Script, StartApi, fake_chain
 from tiny_gguf import write_tiny_gguf
 
 from agent import server
+from agent.answer_times import AnswerTimes
 from agent.api.app import create_app
 from exporters.export import export
 from pipeline.tokenizer import Tokenizer
@@ -72,7 +74,22 @@ def start_api(
             bound = server.bind(port=0)
             running = server.Server(app, bound, app.state.service.close)
             stack.callback(closing, running)
-            http = stack.enter_context(httpx.Client(base_url=server.url_of(bound), timeout=30, trust_env=False))
+            http = stack.enter_context(httpx.Client(base_url=server.url_of(bound), timeout=90, trust_env=False))
             return Api(http, head, tokenizer, facts, running)
 
         yield start
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Released whenever the server has taken tokens of an answer: what a script says next comes after them for sure."""
+    each, add = threading.Semaphore(0), AnswerTimes.add
+
+    def add_and_tell(times: AnswerTimes, now: float, tokens: int) -> bool:
+        is_first = add(times, now, tokens)
+        if tokens:
+            each.release()
+        return is_first
+
+    monkeypatch.setattr(AnswerTimes, "add", add_and_tell)
+    return each

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from unsplit import Whole
 
 from agent import keys
+from agent.api import status
 from agent.bench.prompts import as_chat
 from agent.fleet.bulk.library import Library
 from agent.fleet.node.node import Node
@@ -38,6 +40,11 @@ def unsplit_answer(package: Path) -> str:
     end = next((place for place, token in enumerate(tokens) if token in facts.stop_tokens), TOKENS)
     assert end
     return tokenizer.decode(tokens[:end])
+
+
+def wait_for_heads(patch: pytest.MonkeyPatch) -> None:
+    """One that has to wait for a processor is well all the same."""
+    patch.setattr(status, "_ANSWER_SECONDS", PATIENCE)
 
 
 class ServedFleet:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +12,7 @@ import httpx
 import pytest
 from fake_head import StartApi, saying
 
-from pipeline.messages import Finished, Request, RequestEvent, StageTiming, Usage
+from pipeline.messages import Finished, Request, RequestEvent, StageTiming, TokenEvent, Usage
 from pipeline.tokenizer import Tokenizer
 
 TEXT = "Paris — the capital 🇫🇷 of France."
@@ -198,8 +199,16 @@ def test_fields_that_are_null_have_their_defaults(start_api: StartApi, tokenizer
 
 @pytest.mark.parametrize("path", ["chat", "complete"])
 @pytest.mark.parametrize("stream", [False, True])
-def test_timings_of_an_answer(start_api: StartApi, tokenizer: Tokenizer, path: str, stream: bool) -> None:
-    api = start_api(saying(tokenizer, TEXT, pause=0.005), hosts=("127.0.0.1", "127.0.0.1"))
+def test_timings_of_an_answer(
+    start_api: StartApi, tokenizer: Tokenizer, taken: threading.Semaphore, path: str, stream: bool
+) -> None:
+    def script(request: Request) -> Iterator[RequestEvent | float]:
+        for event in saying(tokenizer, TEXT, pause=0.005)(request):
+            yield event
+            if isinstance(event, TokenEvent):  # else tokens may come in one lot, on a PC that is busy
+                assert taken.acquire(timeout=60)
+
+    api = start_api(script, hosts=("127.0.0.1", "127.0.0.1"))
     api.head.log.add_step(time.perf_counter(), 0.0035, (StageTiming(100, 2000, 5), StageTiming(50, 1000, 5, 7)))
     api.head.log.add_turn(1, 40e-6, 10e-6)
     ask = getattr(api, path)

@@ -9,6 +9,7 @@ import pytest
 from fake_head import Api, StartApi, saying
 from typer.testing import CliRunner
 
+from agent import service as answering
 from agent.cli.app import app
 from pipeline.messages import Failed, Request, RequestEvent, Usage
 from pipeline.tokenizer import Tokenizer
@@ -102,12 +103,13 @@ def test_ask_has_time(api: Api, arguments: list[str], service: str) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("seconds", "told"), [(0.0, 1), (0.2, 1), (1.0, 1), (7.01, 8), (1e9, LONGEST_HEEDED)])
 def test_a_request_refused_for_load_is_told_when_to_come_again(
-    start_api: StartApi, seconds: float, told: int, stream: bool
+    start_api: StartApi, monkeypatch: pytest.MonkeyPatch, seconds: float, told: int, stream: bool
 ) -> None:
     def script(request: Request) -> Iterator[RequestEvent | float]:
         error = OverloadedError("7 requests wait and at most 7 may", hint="Later.", retry_seconds=seconds)
         yield Failed(request.id, error, Usage(0, 0, 0))
 
+    monkeypatch.setattr(answering, "_REFUSAL_SECONDS", 60.0)  # however late the head comes to say so
     api = start_api(script)
     answer = api.chat(stream=stream)
     error = answer.json()["error"]

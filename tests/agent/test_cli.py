@@ -17,12 +17,14 @@ import httpx
 import psutil
 import pytest
 from ended import still_alive
+from eventually import eventually
+from signals import are_handled
 from typer.testing import CliRunner
 
 from agent.cli.app import app
 
 COMMAND = [sys.executable, "-c", "from agent.cli import main; main()"]
-SECONDS_TO_END = 5
+SECONDS_TO_END = 10  # what does not end by itself is ended after 4, and a busy PC takes its time for that
 
 
 def run(*arguments: str, stdin: str = "", timeout: float = 240) -> subprocess.CompletedProcess[str]:
@@ -69,7 +71,7 @@ def end(process: subprocess.Popen[str], number: signal.Signals) -> tuple[int, st
     except subprocess.TimeoutExpired:
         process.kill()  # else it would be waited for
         raise
-    assert not still_alive(family, 1)
+    assert not still_alive(family, 30)
     return process.returncode, errors
 
 
@@ -101,7 +103,7 @@ def test_the_kv_cache_of_a_server_has_room_for_its_users(tiny_chat_package: Path
     options = ("--users", "3", "--context", "1000", "--target-tbt", "0", "--max-waiting", "9")
     with serving(tiny_chat_package, *options) as (_, said):
         assert (said["kv_tokens"], said["context"]) == (3 * 1024, 3 * 1024)
-        chain = httpx.get(f"{said['url']}/fleet", trust_env=False).json()["chains"][0]
+        chain = httpx.get(f"{said['url']}/fleet", timeout=60, trust_env=False).json()["chains"][0]
         assert chain["scheduler"]["kv_total"] == 3 * 1024
         assert chain["stages"][0]["properties"]["KV_CACHE_PRECISION"] == "f32"
     with serving(tiny_chat_package, "--kv-tokens", "640") as (_, said):
@@ -127,7 +129,7 @@ def test_a_server_whose_stage_has_died_says_so_and_ends(tiny_chat_package: Path)
         family = psutil.Process(process.pid).children(recursive=True)
         family[0].kill()
         told, _ = process.communicate(timeout=60)
-        assert not still_alive(family, 1)
+        assert not still_alive(family, 30)
     assert process.returncode == 1
     error = json.loads(told)["error"]
     assert error["type"] == "StageError"
@@ -153,6 +155,7 @@ def test_ctrl_c_inside_native_code_that_makes_another_error_of_it() -> None:
 def test_ctrl_c_while_loading(smollm2_package: Path, delay: float) -> None:
     command = [*COMMAND, "serve", str(smollm2_package), "--port", "0", "--local-stages", "2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert eventually(lambda: are_handled(process.pid))
         time.sleep(delay)
         code, errors = end(process, signal.SIGINT)
     assert code == 130
@@ -163,6 +166,7 @@ def test_ctrl_c_while_loading(smollm2_package: Path, delay: float) -> None:
 def test_ctrl_c_while_exporting(smollm2_gguf: Path, tmp_path: Path, delay: float) -> None:
     command = [*COMMAND, "export", str(smollm2_gguf), "-o", str(tmp_path / "package"), "--weights", "keep"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert eventually(lambda: are_handled(process.pid))
         time.sleep(delay)
         code, errors = end(process, signal.SIGINT)
     assert code == 130

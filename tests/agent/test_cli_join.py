@@ -17,6 +17,8 @@ from typing import Any
 import psutil
 import pytest
 from ended import still_alive
+from eventually import eventually
+from signals import are_handled
 
 from agent.cli import output
 from agent.cli.join import picture, stage_line, summary
@@ -28,7 +30,7 @@ from agent.fleet.trust.members import Members
 from agent.fleet.trust.token import encode
 
 COMMAND = [sys.executable, "-c", "from agent.cli import main; main()", "join"]
-SECONDS_TO_END = 5
+SECONDS_TO_END = 10  # what does not end by itself is ended after 4, and a busy PC takes its time for that
 HOST = "127.0.0.1"
 
 
@@ -100,7 +102,7 @@ def end(process: subprocess.Popen[str]) -> tuple[int, str]:
     family = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=SECONDS_TO_END)
-    assert not still_alive(family, 1)
+    assert not still_alive(family, 30)
     return process.returncode, errors
 
 
@@ -139,6 +141,7 @@ def test_wait_for_approval(fleet: Fleet, user: dict[str, str]) -> None:
 @pytest.mark.parametrize("delay", [0.5, 1.5])
 def test_ctrl_c_while_looking(user: dict[str, str], delay: float) -> None:
     with joining(user, "--fleet", "none") as process:
+        assert eventually(lambda: are_handled(process.pid))
         time.sleep(delay)
         code, errors = end(process)
     assert code == 130

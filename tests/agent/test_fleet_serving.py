@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 import pytest
-from served_fleet import LONG, PATIENCE, ServedFleet, unsplit_answer
+from eventually import eventually
+from served_fleet import LONG, PATIENCE, ServedFleet, unsplit_answer, wait_for_heads
 
 from agent import paths
 from agent.fleet.head import at_work, fleet_model, node_record
@@ -75,6 +77,7 @@ def fleet(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(paths, "config_folder", lambda: folder / "config")
         patch.setattr(paths, "cache_folder", lambda: folder / "cache")
+        wait_for_heads(patch)
         options = RunOptions(mode="exact", kv_precision="f32", draft="ngram")
         with Serving(tiny_chat_package, options, fleet=OPTIONS, port=0) as serving:
             fleet = Fleet(serving)
@@ -173,6 +176,7 @@ def test_without_room_for_both_a_wish_waits_until_nobody_asks(
     fleet: Fleet, answer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FleetModel, "_fits_beside", lambda *_: False)
+    monkeypatch.setattr(fleet_model, "_SETTLE_SECONDS", 0.1)  # the answer is to last until it is planned
     before = fleet.get("/fleet")
     with fleet.http.stream("POST", "/v1/completions", json=LONG) as streamed:
         lines = streamed.iter_lines()
@@ -182,8 +186,8 @@ def test_without_room_for_both_a_wish_waits_until_nobody_asks(
         assert "until nobody asks" in told["problem"]
         assert [chain["id"] for chain in told["chains"]] == [chain["id"] for chain in before["chains"]]
         next(lines)  # it goes on
-    told = fleet.wait(lambda told: told["chains"] and told["chains"][0]["id"] != before["chains"][0]["id"])
-    assert told["plan"]["prediction"]["users"] == 5
+    fleet.wait(lambda told: told["chains"] and told["chains"][0]["id"] != before["chains"][0]["id"])
+    fleet.wait(lambda told: told["plan"] and told["plan"]["prediction"]["users"] == 5)
     fleet.wait(lambda told: told["problem"] is None)
     assert fleet.ask() == answer
 
@@ -201,11 +205,15 @@ def test_a_wish_whose_stages_cannot_be_loaded_is_taken_back(
             raise StageError(failures.pop())
         return fetch(stage)
 
+    def told_why(told: dict[str, Any]) -> list[str]:
+        new = [event["what"] for event in told["events"][len(before["events"]) :]]
+        return [what for what in new if "that did not work" in what]
+
     monkeypatch.setattr(NodeStage, "_fetch", fail_once)
     assert fleet.apply(users=7).status_code == 200
-    told = fleet.wait(lambda told: not failures and told["wish"] == before["wish"])
-    what = told["events"][-1]["what"]
-    assert what.startswith("7 users") and "that did not work" in what and "process was killed" in what
+    told = fleet.wait(lambda told: not failures and told["wish"] == before["wish"] and told_why(told))
+    (what,) = told_why(told)
+    assert what.startswith("7 users") and "process was killed" in what
     told = fleet.wait(lambda told: told["chains"] and told["problem"] is None)
     assert told["nodes"][0]["problem"] is None  # it was the wish's fault
     ids = [[chain["id"] for chain in each["chains"]] for each in (told, before)]
@@ -213,9 +221,18 @@ def test_a_wish_whose_stages_cannot_be_loaded_is_taken_back(
     assert fleet.ask() == answer
 
 
+def stage_processes() -> list[psutil.Process]:
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            if "pipeline.stage_process" in child.cmdline():
+                found.append(child)
+    return found
+
+
 def kill_stage() -> None:
-    (process,) = [child for child in psutil.Process().children() if "pipeline.stage_process" in child.cmdline()]
-    process.kill()
+    assert eventually(lambda: len(stage_processes()) == 1)  # that of a chain before it may be ending still
+    stage_processes()[0].kill()
 
 
 def test_a_chain_that_ends_is_replaced_at_once(fleet: Fleet, answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +350,7 @@ def test_an_impossible_wish_changes_nothing(fleet: Fleet, changes: dict[str, int
 
 
 def test_what_is_told_is_what_the_screen_reads(fleet: Fleet) -> None:
-    said = fleet.get("/fleet")
+    said = fleet.wait(lambda told: told["nodes"][0]["condition"]["load"] is not None)  # comes with a heartbeat
     told = state.Fleet.model_validate(said)
     (node,) = told.nodes
     assert node.memory_planned == said["nodes"][0]["memory_planned"] > 0

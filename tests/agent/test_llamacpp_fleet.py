@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
-from served_fleet import LONG, QUESTION, ServedFleet, unsplit_answer
+from served_fleet import LONG, QUESTION, ServedFleet, unsplit_answer, wait_for_heads
 from tiny_gguf import write_tiny_gguf
 
 from agent import paths
@@ -77,6 +77,7 @@ def fleet(request: pytest.FixtureRequest, package: Path, tmp_path_factory: pytes
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr(paths, "config_folder", lambda: folder / "config")
         patch.setattr(paths, "cache_folder", lambda: folder / "cache")
+        wait_for_heads(patch)
         options = RunOptions(mode="exact", draft="ngram")
         serving = stack.enter_context(Serving(package, options, fleet=OPTIONS, port=0))
         fleet = Fleet(serving, ENGINES[request.param], tmp_path_factory.mktemp("other"))
@@ -173,6 +174,7 @@ def test_a_pc_with_both_engines_is_measured_on_both_and_runs_the_planned_one(
 ) -> None:
     monkeypatch.setattr(paths, "config_folder", lambda: tmp_path / "config")
     monkeypatch.setattr(paths, "cache_folder", lambda: tmp_path / "cache")
+    wait_for_heads(monkeypatch)
     alone = OPTIONS.model_copy(
         update={
             "wish": Wish(users=2, context=512),

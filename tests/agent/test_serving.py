@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from eventually import eventually
 
 from agent.client import Client
 from agent.server import is_loopback
@@ -129,7 +129,7 @@ def test_fleet_shows_requests_and_steps_at_work(serving: Serving, http: httpx.Cl
         lines = response.iter_lines()
         for _ in range(20):
             next(lines)
-        with httpx.Client(base_url=serving.url, trust_env=False) as other:
+        with httpx.Client(base_url=serving.url, timeout=120, trust_env=False) as other:
             looks = [Fleet.model_validate(other.get("/fleet").json()).chains[0] for _ in range(10)]
             (request,) = looks[-1].requests
             assert other.post("/fleet/cancel", json={"request": request.id}).status_code == 200
@@ -160,10 +160,7 @@ def test_a_client_that_leaves_frees_its_place(serving: Serving, http: httpx.Clie
         lines = response.iter_lines()  # held: without it the response would be closed
         next(lines)
         assert serving.model.copies[0].head.snapshot().scheduler.running == 1
-    deadline = time.monotonic() + 10
-    while serving.model.copies[0].head.snapshot().scheduler.running and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert serving.model.copies[0].head.snapshot().scheduler.running == 0
+    assert eventually(lambda: serving.model.copies[0].head.snapshot().scheduler.running == 0)
 
 
 def test_a_taken_port_is_reported_before_anything_is_loaded(serving: Serving, smollm2_package: Path) -> None:
@@ -196,7 +193,7 @@ def test_a_stage_that_dies_in_mid_answer(smollm2_package: Path) -> None:
         with pytest.raises(EdgeAgentError) as caught:
             list(chunks)
         assert "stage 2" in str(caught.value)
-        health = httpx.get(f"{running.url}/healthz", trust_env=False)
+        health = httpx.get(f"{running.url}/healthz", timeout=120, trust_env=False)
         assert health.status_code == 503
         assert "stage 2" in json.dumps(health.json())
         with pytest.raises(EdgeAgentError, match="stage 2"):

@@ -36,7 +36,7 @@ class Head:
 
     def fleet(self) -> dict[str, Any]:
         """What it says of itself."""
-        fleet: dict[str, Any] = httpx.get(f"{self.url}/fleet", trust_env=False).json()
+        fleet: dict[str, Any] = httpx.get(f"{self.url}/fleet", timeout=PATIENCE_SECONDS, trust_env=False).json()
         return fleet
 
     def answers(self) -> int:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import subprocess
 import sys
-import threading
 from itertools import islice
 from pathlib import Path
 
@@ -43,24 +40,43 @@ def test_nothing_is_left_when_all_have_had_their_answers_or_gone(package: Path) 
     assert [row["process"] for row in report.results] == ["head", "stage 1", "stage 2"]
 
 
-def test_a_footprint_shows_what_a_process_takes_and_gives_back() -> None:
-    def look() -> Footprint:
-        return Footprint.of(os.getpid())
+HELD = 50_000_000
+"""Bytes that the process holds for a while."""
 
-    go_on = threading.Event()
-    thread = threading.Thread(target=go_on.wait)
-    before = look()
-    thread.start()
-    with socket.create_server(("127.0.0.1", 0)), subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1) as child:
-        held = b"x" * 50_000_000
-        more = look()
-        child.communicate(b"\n")
+HOLDER = """
+import socket, subprocess, sys, threading
+go_on = threading.Event()
+thread = threading.Thread(target=go_on.wait)
+print("before", flush=True)
+input()
+thread.start()
+with socket.create_server(("127.0.0.1", 0)), subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1) as child:
+    held = b"x" * int(sys.argv[1])
+    print("more", flush=True)
+    input()
+    child.communicate(b"\\n")
+go_on.set()
+thread.join()
+print("after", flush=True)
+input()
+"""
+
+
+def test_a_footprint_shows_what_a_process_takes_and_gives_back() -> None:
+    looks = []  # not at this process, where something of an earlier test may be ending
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(HELD)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdin is not None and holder.stdout is not None
+        for moment in ("before", "more", "after"):
+            assert holder.stdout.readline() == f"{moment}\n"
+            looks.append(Footprint.of(holder.pid))
+            holder.stdin.write("\n")
+            holder.stdin.flush()
+    before, more, after = looks
     assert (more.threads, more.children) == (before.threads + 1, before.children + 1)
     assert more.sockets > before.sockets
-    assert more.memory - before.memory > 0.9 * len(held)
-    go_on.set()
-    thread.join()
-    after = look()  # a thread goes a moment after it was joined
+    assert more.memory - before.memory > 0.9 * HELD
     assert (after.sockets, after.files, after.children) == (before.sockets, before.files, before.children)
 
 

@@ -19,6 +19,8 @@ from typer.testing import CliRunner
 
 from agent import keys
 from agent.capture.capture_file import Captured, CapturedText
+from agent.capture.recording import Recording
+from agent.capture.tap import CaptureTap
 from agent.cli.app import app
 from agent.serving import Serving
 from pipeline.messages import Open, SequenceRows
@@ -62,12 +64,18 @@ def capture(serving: Serving, *options: str) -> tuple[int, dict[str, Any]]:
     return result.exit_code, json.loads(result.stdout)
 
 
-def wait_for_recording(serving: Serving) -> None:
-    """Until the server refuses another recording."""
-    body = {"megabytes": 1, "minutes": 1e-6}
-    headers = {"Authorization": f"Bearer {keys.own_key()[0]}"}
-    while httpx.post(f"{serving.url}/capture", json=body, headers=headers, trust_env=False).status_code != 409:
-        time.sleep(0.01)
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when a recording has begun. To ask the server would be to record, in somebody's way."""
+    has_begun, start = threading.Event(), CaptureTap.start
+
+    def start_and_tell(tap: CaptureTap, **amount: Any) -> Recording | None:
+        recording = start(tap, **amount)
+        has_begun.set()
+        return recording
+
+    monkeypatch.setattr(CaptureTap, "start", start_and_tell)
+    return has_begun
 
 
 def head_of(package: Path) -> ov.CompiledModel:
@@ -84,12 +92,14 @@ def sampled(logits: NDArray[np.float32], text: CapturedText) -> list[int]:
     return [token.token for token in sampler.sample([rows], logits)]
 
 
-def test_what_is_recorded_is_what_was_answered(serving: Serving, tiny_chat_package: Path, tmp_path: Path) -> None:
+def test_what_is_recorded_is_what_was_answered(
+    serving: Serving, begun: threading.Event, tiny_chat_package: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "x.capture"
     before = ask(serving, 0)  # not recorded, and answered alike
     with ThreadPoolExecutor(6) as threads:
         recording = threads.submit(capture, serving, "-o", str(path), "--megabytes", "0.06")
-        wait_for_recording(serving)
+        assert begun.wait(60)
         answers = list(threads.map(lambda number: ask(serving, number), range(len(QUESTIONS))))
         while not recording.done():  # fill it up
             ask(serving, 0, prompt="something else")
@@ -112,7 +122,8 @@ def test_what_is_recorded_is_what_was_answered(serving: Serving, tiny_chat_packa
 def test_one_records_at_a_time_and_leaving_ends_it(serving: Serving, tmp_path: Path) -> None:
     body = {"megabytes": 1, "minutes": 5}
     headers = {"Authorization": f"Bearer {keys.own_key()[0]}"}
-    with httpx.stream("POST", f"{serving.url}/capture", json=body, headers=headers, trust_env=False) as response:
+    url = f"{serving.url}/capture"
+    with httpx.stream("POST", url, json=body, headers=headers, timeout=120, trust_env=False) as response:
         assert response.status_code == 200
         with pytest.raises(RequestError, match="somebody records already"):
             capture(serving, "-o", str(tmp_path / "x"))
@@ -147,7 +158,7 @@ def test_a_recording_stays_within_its_bytes(serving: Serving, tmp_path: Path) ->
 def test_it_wants_the_owners_key(serving: Serving) -> None:
     for headers in ({}, {"Authorization": "Bearer guess"}):
         response = httpx.post(
-            f"{serving.url}/capture", json={"megabytes": 1, "minutes": 1}, headers=headers, trust_env=False
+            f"{serving.url}/capture", json={"megabytes": 1, "minutes": 1}, headers=headers, timeout=120, trust_env=False
         )
         assert response.status_code == 401
 
@@ -155,7 +166,8 @@ def test_it_wants_the_owners_key(serving: Serving) -> None:
 @pytest.mark.parametrize("body", [{}, {"megabytes": 0, "minutes": 1}, {"megabytes": 1, "minutes": -1}])
 def test_an_amount_that_is_none_is_refused(serving: Serving, body: dict[str, Any]) -> None:
     headers = {"Authorization": f"Bearer {keys.own_key()[0]}"}
-    assert httpx.post(f"{serving.url}/capture", json=body, headers=headers, trust_env=False).status_code == 400
+    response = httpx.post(f"{serving.url}/capture", json=body, headers=headers, timeout=120, trust_env=False)
+    assert response.status_code == 400
 
 
 def test_a_server_that_was_not_started_for_it_says_so(tiny_chat_package: Path, tmp_path: Path) -> None:
@@ -168,12 +180,12 @@ def test_a_server_that_was_not_started_for_it_says_so(tiny_chat_package: Path, t
     assert not any(tmp_path.iterdir())
 
 
-def test_a_server_that_ends_ends_the_recording(tiny_chat_package: Path, tmp_path: Path) -> None:
+def test_a_server_that_ends_ends_the_recording(tiny_chat_package: Path, begun: threading.Event, tmp_path: Path) -> None:
     options = RunOptions(mode="exact", kv_tokens=512, capture=True)
     with ThreadPoolExecutor(1) as threads:
         with Serving(tiny_chat_package, options, port=0) as short:
             recording = threads.submit(capture, short, "-o", str(tmp_path / "x"), "--minutes", "5")
-            wait_for_recording(short)
+            assert begun.wait(60)
         code, said = recording.result()
     assert (code, said["why"]) == (0, "it was stopped")
     assert Captured.read(tmp_path / "x").rows == 0

@@ -12,7 +12,17 @@ from typing import Any, Self
 from agent.fleet.bulk.library import Library
 from agent.fleet.control import versions
 from agent.fleet.control.control_server import ControlServer, NodeEvent, NodeJoined, NodeLeft, NodeSaid
-from agent.fleet.control.messages import Condition, Device, Directory, FromNode, Hardware, Hello, ModelRef, Neighbour
+from agent.fleet.control.messages import (
+    HEARTBEAT_SECONDS,
+    Condition,
+    Device,
+    Directory,
+    FromNode,
+    Hardware,
+    Hello,
+    ModelRef,
+    Neighbour,
+)
 from agent.fleet.head.node_record import NodeRecord
 from agent.fleet.head.orders import Orders
 from agent.fleet.node.node import Node, NodeSettings, NodeStatus
@@ -25,7 +35,7 @@ from shards import manifest as manifests
 from shards.runtime import StageConfig
 
 HOST = "127.0.0.1"
-PATIENCE = 60.0
+PATIENCE = 180.0
 HARDWARE = Hardware(
     processor="any", cores=1, memory=2**33, devices=(Device(name="CPU", full_name="any"),), is_laptop=False
 )
@@ -50,7 +60,11 @@ class ScriptedHead:
     """Lets members in, tells everybody of everybody, and gives the orders a test wants. A context manager."""
 
     def __init__(
-        self, is_member: Callable[[str], bool] = lambda key: True, port: int = 0, keys: KeyPair | None = None
+        self,
+        is_member: Callable[[str], bool] = lambda key: True,
+        port: int = 0,
+        keys: KeyPair | None = None,
+        heartbeat: float = HEARTBEAT_SECONDS,
     ) -> None:
         self.keys = keys or KeyPair.new()
         self.nodes: dict[str, NodeJoined] = {}
@@ -59,7 +73,14 @@ class ScriptedHead:
         """Of those that have left, too."""
         self._more = threading.Condition()
         self.server = ControlServer(
-            self.keys, lambda key, _: is_member(key), is_member, "home", self._hear, host=HOST, port=port
+            self.keys,
+            lambda key, _: is_member(key),
+            is_member,
+            "home",
+            self._hear,
+            host=HOST,
+            port=port,
+            heartbeat=heartbeat,
         )
         self.port = self.server.port
         self.orders = Orders(self.server.tell, self._names.__getitem__, self._names.__contains__)

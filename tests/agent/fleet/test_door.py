@@ -125,7 +125,7 @@ def test_tokens_that_are_made_up_do_not_fill_the_log(head: Head, caplog: pytest.
 def test_a_token_of_another_fleet_is_refused(head: Head, tmp_path: Path) -> None:
     other = token_of(FleetIdentity.load_or_create(tmp_path / "other"))
     with pytest.raises(ConfigurationError, match=r"not the head of the token's fleet.*Take the token"):
-        join_with_token(HOSTS, head.door.port, other, new_node(), seconds=1)
+        join_with_token(HOSTS, head.door.port, other, new_node(), seconds=3)
     assert not head.members.members
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from bulk_fleet import BulkFleet
+from eventually import eventually
 from fake_packages import LAYERS, make_package
 
 from agent.fleet.bulk.bulk_client import Source
@@ -142,7 +143,7 @@ fetch(store, store.all_pieces(), [Source(*order["source"])], KeyPair.model_valid
 
 def test_resumes_after_a_kill(fleet: BulkFleet, package: Path, node: PackageStore) -> None:
     source = fleet.serve(package)
-    slow_down(fleet.servers["kitchen"], 20e6)
+    slow_down(fleet.servers["kitchen"], 8e6)
     order = {
         "library": str(node.folder.parent), "package_id": node.folder.name, "keys": fleet.keys.model_dump(),
         "source": [source.key, source.name, source.address, source.port],
@@ -151,12 +152,12 @@ def test_resumes_after_a_kill(fleet: BulkFleet, package: Path, node: PackageStor
     assert process.stdin is not None
     process.stdin.write(json.dumps(order).encode())
     process.stdin.close()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 90
     while len(node.missing(node.all_pieces())) > 6:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
     process.kill()
-    assert process.wait(60) != 0
+    assert process.wait(90) != 0
     fleet.servers["kitchen"].set_busy(False)
     left = node.missing(node.all_pieces())
     assert 0 < len(left) <= 6
@@ -224,7 +225,7 @@ def test_a_source_that_vanishes_leaves_its_pieces_to_others(
     for server in fleet.servers.values():
         slow_down(server, 20e6)
     reports = Reports(PIECE_BYTES, fleet.servers["a"].close)
-    fetch(node, node.all_pieces(), sources, fleet.keys, progress=reports, stall_seconds=1.0)
+    fetch(node, node.all_pieces(), sources, fleet.keys, progress=reports, stall_seconds=10.0)
     node.verify(node.all_pieces())
 
 
@@ -232,8 +233,8 @@ def test_the_only_source_vanishes(fleet: BulkFleet, package: Path, node: Package
     source = fleet.serve(package)
     slow_down(fleet.servers["kitchen"], 20e6)
     reports = Reports(2 * PIECE_BYTES, fleet.servers["kitchen"].close)
-    with pytest.raises(PackageError, match=r"kitchen \(.*\): no answer for 1 s"):
-        fetch(node, node.all_pieces(), [source], fleet.keys, progress=reports, stall_seconds=1.0)
+    with pytest.raises(PackageError, match=r"kitchen \(.*\): no answer for 4 s"):
+        fetch(node, node.all_pieces(), [source], fleet.keys, progress=reports, stall_seconds=4.0)
     assert 0 < len(node.missing(node.all_pieces())) < 10  # what had arrived is kept
 
 
@@ -248,8 +249,8 @@ def test_a_forgotten_key_is_cut_off(fleet: BulkFleet, package: Path, node: Packa
     source = fleet.serve(package)
     slow_down(fleet.servers["kitchen"], 20e6)
     reports = Reports(2 * PIECE_BYTES, lambda: fleet.members.discard(fleet.keys.public))
-    with pytest.raises(PackageError, match="no answer for 1 s"):
-        fetch(node, node.all_pieces(), [source], fleet.keys, progress=reports, stall_seconds=1.0)
+    with pytest.raises(PackageError, match="no answer for 4 s"):
+        fetch(node, node.all_pieces(), [source], fleet.keys, progress=reports, stall_seconds=4.0)
     assert node.missing(node.all_pieces())
 
 
@@ -354,7 +355,12 @@ def test_a_disk_that_fills_up_loses_nothing(fleet: BulkFleet, package: Path, sma
     source, ballast = fleet.serve(package), small_disk / "ballast"
     slow_down(fleet.servers["kitchen"], 10e6)
     wanted = node.pieces_of_stage(0, 2)[:5]
-    reports = Reports(2 * PIECE_BYTES, lambda: _fill(ballast))
+
+    def fill() -> None:
+        eventually(lambda: len(node.missing(wanted)) < len(wanted))  # a piece that is here may not be written yet
+        _fill(ballast)
+
+    reports = Reports(2 * PIECE_BYTES, fill)
     with pytest.raises(CapacityError, match="the disk is full"):
         fetch(node, wanted, [source], fleet.keys, progress=reports)
     kept = sorted(set(wanted) - set(node.missing(wanted)))

@@ -42,6 +42,7 @@ def fleet(tiny_package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(paths, "cache_folder", lambda: tmp_path / "cache")
     with FleetHead(tiny_package, OPTIONS, folder=tmp_path / "config", url=URL) as head:
         wait(lambda: len(head.nodes()) == 1)
+        head.orders.measure_links(head.nodes()[0].key, []).result(PATIENCE)  # by then all has been told that it came
         yield head
 
 
@@ -181,6 +182,7 @@ def test_what_fails_because_a_node_has_left_is_not_held_against_it(fleet: FleetH
     with join(fleet, tmp_path, "desk", keys):
         gone = fleet.find(keys.public)
     wait(lambda: names(fleet) == ["head"])
+    wait(lambda: "has left" in fleet.events.describe()[-1]["what"])  # a moment after it is listed no more
     before = fleet.events.describe()
     fleet.leave_out(gone, "the node is gone")
     assert gone.setback is None and fleet.events.describe() == before

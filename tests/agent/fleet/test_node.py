@@ -45,9 +45,10 @@ def test_a_stranger_waits_and_shows_its_code_until_it_is_let_in(tmp_path: Path) 
         assert (joined.code, joined.why) == (None, None)
 
 
-def test_a_second_node_of_one_identity_is_out(head: ScriptedHead, tmp_path: Path) -> None:
+def test_a_second_node_of_one_identity_is_out(tmp_path: Path) -> None:
     keys, statuses = KeyPair.new(), Statuses()
-    with start_node(head, tmp_path / "1", keys=keys):
+    patient = ScriptedHead(heartbeat=2.0)  # the first has two to show that it is alive
+    with patient as head, start_node(head, tmp_path / "1", keys=keys):
         head.wait(1)
         with start_node(head, tmp_path / "2", "copy", keys=keys, observe=statuses.add):
             out = statuses.wait(lambda status: status.state == "out")

@@ -83,8 +83,10 @@ async def test_typing_asks_once_and_only_for_what_is_new(monkeypatch: pytest.Mon
             patch.setattr(plan_dialog, "_PAUSE", 60.0)  # however slowly these keys come
             await pilot.press("end", "backspace", "1")
             await pilot.pause()
+        app.client.may_answer.clear()  # not before the button was looked at
         await pilot.press("2")
         assert app.screen.query_one("#apply", Button).disabled  # what is shown is of another wish
+        app.client.may_answer.set()
         await _answered(pilot, app, {}, {"users": 12})
         assert not app.screen.query_one("#apply", Button).disabled
         assert "yes" in shown(app)
@@ -180,18 +182,21 @@ async def test_the_form_opens_with_the_first_plan_or_the_reason_why_there_is_non
         assert "30.0 tok/s" in shown(app)
 
 
-async def test_an_answer_to_an_older_form_cannot_be_applied() -> None:
+async def test_an_answer_to_an_older_form_cannot_be_applied(monkeypatch: pytest.MonkeyPatch) -> None:
     app = _App(StandInClient())
     async with app.run_test(size=(80, 24)) as pilot:
         await _settle(pilot)
         app.client.may_answer.clear()
         app.screen.query_one("#users", Input).value = "5"
         await _until(pilot, lambda: app.client.asked[-1] == {"users": 5})
-        app.screen.query_one("#users", Input).value = "6"
-        await pilot.pause()
-        app.client.may_answer.set()
-        await pilot.pause(0.1)
-        assert app.screen.query_one("#apply", Button).disabled
+        with monkeypatch.context() as patch:
+            patch.setattr(plan_dialog, "_PAUSE", 60.0)  # not before the button was looked at
+            app.screen.query_one("#users", Input).value = "6"
+            await pilot.pause()
+            app.client.may_answer.set()
+            await pilot.pause(0.1)
+            assert app.screen.query_one("#apply", Button).disabled
+        app.screen.query_one("#users", Input).value = "06"
         await _answered(pilot, app, {}, {"users": 5}, {"users": 6})
         assert not app.screen.query_one("#apply", Button).disabled
 

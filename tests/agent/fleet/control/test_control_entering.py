@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from control_fleet import HOST, ControlFleet, answer, ask, hello
+from control_fleet import HOST, PATIENCE, ControlFleet, answer, ask, hello
 
 from agent.fleet.control import versions
 from agent.fleet.control.control_client import Entered, Out, Waiting
@@ -96,13 +96,14 @@ def test_a_restart_after_a_crash_is_in_at_once(fleet: ControlFleet) -> None:
     assert [type(event) for event in fleet.events] == [NodeJoined, NodeLeft] * 20
 
 
-def test_a_restart_takes_the_place_of_one_that_does_not_answer(fleet: ControlFleet) -> None:
-    keys = fleet.new_member()
-    frozen = fleet.raw(keys)
+def test_a_restart_takes_the_place_of_one_that_does_not_answer(empty: ControlFleet) -> None:
+    empty.start(heartbeat=1.5)  # the second has two to show that it is alive
+    keys = empty.new_member()
+    frozen = empty.raw(keys)
     ask(frozen, hello())
-    _, heard = fleet.node(keys, lambda: hello(instance="2"))
+    _, heard = empty.node(keys, lambda: hello(instance="2"), lost=PATIENCE)
     assert heard.wait_for(Entered).welcome.name == "desk"
-    assert [type(event) for event in fleet.events[:3]] == [NodeJoined, NodeLeft, NodeJoined]
+    assert [type(event) for event in empty.events[:3]] == [NodeJoined, NodeLeft, NodeJoined]
     # should the first wake up, the second stays
     assert isinstance(ask(frozen, hello()), Goodbye)
     refused = answer(frozen)
@@ -112,11 +113,11 @@ def test_a_restart_takes_the_place_of_one_that_does_not_answer(fleet: ControlFle
 
 
 def test_a_cloned_identity_is_refused_by_name(empty: ControlFleet) -> None:
-    empty.start(heartbeat=0.5)
+    empty.start(heartbeat=10.0, lost=PATIENCE)  # the first has two to show that it is alive
     keys = empty.new_member()
-    _, first = empty.node(keys)
+    _, first = empty.node(keys, lost=PATIENCE)
     first.wait_for(Entered)
-    _, clone = empty.node(keys, lambda: hello("clone", "2"))
+    _, clone = empty.node(keys, lambda: hello("clone", "2"), lost=PATIENCE)
     refused = clone.wait_for(Out).refused
     assert "desk at 127.0.0.1" in refused.what
     assert "node.json" in str(refused.hint)
