@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
+from eventually import eventually
 from lab_parts import Lab, LabError, Process
 from lab_parts.agents import Agents
 from lab_parts.check import FleetCheck
@@ -49,6 +50,7 @@ def test_a_node_is_let_in_by_its_code_and_shut_out_at_once(lab: Lab, smollm2_pac
     node = agents.join(1, "--json")
     node.wait_for('"state":"waiting"', SECONDS)
     code = said(node)["code"]
+    assert eventually(lambda: [each["name"] for each in agents.status()["pending"]] == ["pc1"])  # as it announces
     (waiting,) = agents.status()["pending"]
     assert (waiting["code"], waiting["name"], waiting["address"]) == (code, "pc1", lab.hosts[1].ipv4)
     with pytest.raises(LabError, match="no node waits with code"):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -39,13 +41,13 @@ def python(host: Host, code: str, *arguments: object) -> Process:
 def output(host: Host, code: str, *arguments: object) -> str:
     """What a Python program on a host prints."""
     process = python(host, code, *arguments)
-    assert process.wait() == 0, process.stderr
+    assert process.wait(180) == 0, process.stderr
     return process.stdout.strip()
 
 
 def echo_server(host: Host) -> Process:
     server = python(host, ECHO)
-    server.wait_for("listening")
+    server.wait_for("listening", 90)
     return server
 
 
@@ -56,14 +58,19 @@ def grows(process: Process, seconds: float) -> bool:
 
 
 def network_namespaces() -> set[str]:
-    """All that a process is in."""
-    found = set()
-    for process in Path("/proc").glob("[0-9]*/ns/net"):
-        try:
-            found.add(str(process.readlink()))
-        except OSError:
-            continue
-    return found
+    """All that a process is in, but for those that other workers of the same test run have begun."""
+    found: dict[int, str] = {}
+    for path in Path("/proc").glob("[0-9]*/ns/net"):
+        with suppress(OSError):
+            found[int(path.parts[2])] = str(path.readlink())
+    this = psutil.Process()
+    run = this.parent()
+    for other in run.children() if run else []:
+        if other != this:
+            with suppress(psutil.NoSuchProcess):
+                for process in other.children(recursive=True):
+                    found.pop(process.pid, None)
+    return {namespace for pid, namespace in found.items() if psutil.pid_exists(pid)}
 
 
 def links() -> str:
@@ -108,7 +115,7 @@ def test_services_are_found_by_mdns() -> None:
             info = ServiceInfo("_lab._tcp.local.", f"{name}._lab._tcp.local.", 80, parsed_addresses=addresses)
             zeroconf.register_service(info)
             print("announced", flush=True)
-            time.sleep(60)
+            time.sleep(600)
     """
     browse = """
         import sys, threading
@@ -123,11 +130,11 @@ def test_services_are_found_by_mdns() -> None:
             update_service = remove_service = lambda *_: None
         with Zeroconf() as zeroconf:
             ServiceBrowser(zeroconf, "_lab._tcp.local.", Listener())
-            sys.exit(0 if done.wait(30) else f"found only {found}")
+            sys.exit(0 if done.wait(90) else f"found only {found}")
     """
     with Lab(3, delay_ms=2) as lab:
         for host in lab.hosts[1:]:
-            python(host, announce, host.name, host.ipv4, host.ipv6).wait_for("announced")
+            python(host, announce, host.name, host.ipv4, host.ipv6).wait_for("announced", 90)
         output(lab.hosts[0], browse, *(address for host in lab.hosts[1:] for address in (host.ipv4, host.ipv6)))
 
 
@@ -192,11 +199,15 @@ def test_delays_are_added_and_overlap() -> None:
         import socket, sys, threading, time
         address, flows = sys.argv[1], int(sys.argv[2])
         sockets = [socket.create_connection((address, 5000)) for _ in range(flows)]
-        began = time.monotonic()
-        for one in sockets:
-            one.sendall(b"ping")
-        times = [one.recv(4) and time.monotonic() - began for one in sockets]
-        print(min(times), max(times))
+        firsts, lasts = [], []
+        for _ in range(5):  # the machine may be busy for a moment
+            began = time.monotonic()
+            for one in sockets:
+                one.sendall(b"ping")
+            times = [one.recv(4) and time.monotonic() - began for one in sockets]
+            firsts.append(min(times))
+            lasts.append(max(times))
+        print(min(firsts), min(lasts))
     """
     with Lab(2, delay_ms=milliseconds) as lab:
         echo_server(lab.hosts[1])
@@ -232,7 +243,7 @@ def test_a_connection_survives_changes_and_cuts() -> None:
             assert grows(talker, 30)
         for index in (0, 1):
             lab.cut(index)
-            assert eventually(lambda: not grows(talker, 0.3))  # what was on its way may arrive
+            assert eventually(lambda: not grows(talker, 2.0))  # what was on its way may arrive
             assert not grows(talker, 0.5)
             lab.heal(index)
             assert grows(talker, 30)
@@ -273,6 +284,7 @@ def test_processes_are_ours_to_end() -> None:
             process = python(host, count)
             process.wait_for("^3$")
             process.suspend()
+            assert eventually(lambda: not grows(process, 0.2))  # noqa: B023
             before = process.stdout
             time.sleep(0.2)
             assert process.stdout == before
@@ -304,7 +316,11 @@ def test_nothing_stays(kind: type[BaseException] | None) -> None:
     assert not lab.folder.exists()
 
 
-def test_a_killed_lab_takes_its_processes_along_and_the_next_removes_its_folder() -> None:
+def test_a_killed_lab_takes_its_processes_along_and_the_next_removes_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # the next may be one of another test that runs meanwhile
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     before = network_namespaces()
     code = f"""
         import json, sys, time
@@ -344,7 +360,7 @@ def test_what_a_lab_printed_can_be_kept(tmp_path: Path) -> None:
 def test_the_command() -> None:
     def command(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, str(SCRIPTS / "lab.py"), *arguments], capture_output=True, encoding="utf-8", timeout=60
+            [sys.executable, str(SCRIPTS / "lab.py"), *arguments], capture_output=True, encoding="utf-8", timeout=240
         )
 
     done = command("run", "--nodes", "2", "--", "sh", "-c", "hostname; test $(hostname) = pc0")
@@ -360,5 +376,5 @@ def test_the_command() -> None:
         inside = subprocess.run([entries[1], "hostname"], capture_output=True, encoding="utf-8")
         assert inside.stdout == "pc1\n"
         shell.terminate()
-        assert shell.wait(30) == 143
+        assert shell.wait(90) == 143
     assert not Path(entries[0]).exists()

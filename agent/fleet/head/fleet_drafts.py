@@ -185,6 +185,7 @@ class FleetDrafts:
             options.max_sequences,
             tune=options.tune,
             cache=options.cache,
+            patience_ms=options.draft_patience_ms,
             site=site,
         )
 

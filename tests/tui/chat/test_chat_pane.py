@@ -192,7 +192,7 @@ async def test_an_answer_goes_on_behind_another_conversation(tmp_path: Path) -> 
         await until(pilot, lambda: "first" in app.said)
         await pilot.press("ctrl+n")
         assert app.said == ""
-        assert len(ConversationStore(tmp_path).entries()) == 1
+        await until(pilot, lambda: len(ConversationStore(tmp_path).entries()) == 1)  # a thread saves it
         go.set()
         await until(pilot, lambda: saved(tmp_path).turns[0].answer.state == "whole")
         assert app.said == ""

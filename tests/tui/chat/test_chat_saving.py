@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import pytest
 from scripted_chat import ChatApp, Scripted, end, until
 
 
-async def test_a_disk_that_takes_nothing_is_said_once(tmp_path: Path) -> None:
+async def test_a_disk_that_takes_nothing_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ChatApp, "NOTIFICATION_TIMEOUT", 600.0)  # what was said can still be counted
     folder = tmp_path / "conversations"
     folder.write_text("a file is in the place of the folder")
     app = ChatApp(folder, Scripted(["one", end()], ["two", end()]))
