@@ -77,7 +77,7 @@ class RunOptions(BaseModel):
         kv_precision(self.mode, self.kv_precision)
         return self
 
-    def draft_run(self, cache: Path) -> DraftRun:
+    def draft_run(self, cache: Path | None) -> DraftRun:
         """How a draft model runs beside this one."""
         return DraftRun(
             self.kv_tokens,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from agent.fleet.head import at_work
@@ -178,16 +179,8 @@ class FleetDrafts:
         return self._size.stage(0, len(self._size.layers), plan.kv_tokens)
 
     def _run(self, plan: ChainPlan, site: DraftSite) -> DraftRun:
-        options = self._options
-        return DraftRun(
-            plan.kv_tokens,
-            options.token_budget,
-            options.max_sequences,
-            tune=options.tune,
-            cache=options.cache,
-            patience_ms=options.draft_patience_ms,
-            site=site,
-        )
+        run = self._options.draft_run(self._options.cache)
+        return replace(run, kv_tokens=plan.kv_tokens, site=site)
 
     def _candidates(self, busy: set[str], held: Held) -> list[Candidate]:
         latencies = {(link.source, link.target): link.latency_ms for link in self._survey.links()}
