@@ -62,11 +62,6 @@ def start(package: Path, **options: Any) -> DraftModel:
     return DraftModel.start(package, wanted.pop("vocabulary", 10**6), DraftRun(**wanted))
 
 
-def has_gone(pid: int) -> bool:
-    """Whether a process has ended, or does soon: at the lowest priority that may take a while."""
-    return eventually(lambda: not psutil.pid_exists(pid))
-
-
 class WholeModel:
     """The unsplit model, one row at a time, in this process."""
 
@@ -100,7 +95,7 @@ def draft(smollm2_package: Path) -> Iterator[DraftModel]:
     yield draft
     pid = draft.pid
     draft.close()
-    assert pid is not None and has_gone(pid)
+    assert pid is not None and not psutil.pid_exists(pid)
 
 
 def test_a_model_guesses_itself_right_every_time(smollm2_package: Path, draft: DraftModel, whole: WholeModel) -> None:
@@ -201,7 +196,7 @@ def test_a_draft_that_fails_is_switched_off(
     assert draft.cost_ms(1) == 0.0
     draft.end("a", "", tokens)
     draft.close()
-    assert pid is not None and has_gone(pid)
+    assert pid is not None and not psutil.pid_exists(pid)
 
 
 def test_what_is_no_package_is_said_at_once(tmp_path: Path) -> None:

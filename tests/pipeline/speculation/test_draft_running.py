@@ -53,11 +53,6 @@ def children(others: set[int]) -> list[psutil.Process]:
     return [child for child in psutil.Process().children() if child.pid not in others]
 
 
-def have_gone(others: set[int]) -> bool:
-    """Whether those that came since have ended, or do soon: at the lowest priority that may take a while."""
-    return eventually(lambda: not children(others))
-
-
 def nothing(model: RunningModel) -> None:
     """No harm."""
 
@@ -117,7 +112,7 @@ def test_the_text_is_the_same(
         assert 0 <= snapshot.scheduler.right_guesses <= snapshot.scheduler.sent_guesses
         if draft_tokens is not None:
             assert snapshot.scheduler.right_guesses > 0
-    assert have_gone(others)
+    assert not children(others)
 
 
 def test_a_draft_of_fewer_layers_that_is_wrong_changes_nothing(tiny_chat_package: Path, tmp_path: Path) -> None:
@@ -151,7 +146,7 @@ def test_the_text_goes_on_when_its_draft_dies(
         assert eventually(lambda: off(model))
         assert "process ended" in off(model) and "n-gram goes on" in off(model)
         assert answers(model) == plain
-    assert have_gone(others)
+    assert not children(others)
 
 
 def copied(package: Path, folder: Path) -> Path:
