@@ -160,6 +160,8 @@ class StageTiming:
     """Encoding and handing to the socket (of the step before: a frame cannot carry the time of its own sending)."""
     queued: float = 0.0
     """From this step's arrival at the stage until the engine took it (busy with other steps)."""
+    rows: int = 0
+    """That were computed: those that were still wanted, and those added to keep a shape. 0: nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)

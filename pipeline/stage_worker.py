@@ -126,6 +126,7 @@ class StageWorker:
                     queued=1e6 * (taken - arrived),
                     compute=1e6 * (computed - taken),
                     send=1e6 * send_time,
+                    rows=self._runtime.added_rows + sum([part.count for part in frame.rows]) if frame.rows else 0,
                 )
                 self._send(frame, outcome, error, timing)
                 sent = perf_counter()

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from statistics import median
 from typing import NamedTuple
 
@@ -40,6 +40,8 @@ _LEAST_SHARE = 0.25
 """A prompt row adds at least this part of its share of the step; if less, too much is thought of the answers in it."""
 _FAR = 256
 """Tokens of context that two steps must lie apart to tell what context costs."""
+
+_computed = attrgetter("compute")
 
 
 class StepShape(NamedTuple):
@@ -130,18 +132,22 @@ class StepTimes:
 
     def observe(self, shape: StepShape, timings: Sequence[StageTiming], round_ms: float) -> None:
         """Learn from a step that was done, whose result came `round_ms` after it was sent."""
-        computed = [timing.compute for timing in timings]
-        if not computed or (slowest := 1e-3 * max(computed)) < _LEAST_MS:
+        if not timings:
             return
+        longest = max(timings, key=_computed)
+        slowest = 1e-3 * longest.compute
+        if slowest < _LEAST_MS:
+            return
+        # A stage may have filled it up: else a step of few rows would seem to take as long as those before it.
+        rows = longest.rows or shape.answers + shape.prompt
         if not shape.prompt:
-            work = 1e-3 * sum(computed)
+            work = 1e-3 * sum([timing.compute for timing in timings])
             link = round_ms - work - 1e-3 * sum([timing.queued for timing in timings])
-            self._seen.append((shape.answers, slowest, work / slowest, link))
+            self._seen.append((rows, slowest, work / slowest, link))
             if len(self._seen) == _REFRESH:
                 self._look()
         elif shape.prompt >= _FEW_ROWS:
-            rows = shape.answers + shape.prompt
-            added = (slowest - self.answers_ms(max(1, shape.answers))) / shape.prompt
+            added = (slowest - self.answers_ms(max(1, shape.answers))) / max(1, rows - shape.answers)
             self._prompt_rows.add(shape.context, max(added, _LEAST_SHARE * slowest / rows))
 
     def _look(self) -> None:

@@ -40,7 +40,7 @@ from pipeline.messages import (
 from pipeline.payload import PayloadKind, Rows
 from shards.errors import WireError
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of the frames; both ends of a link must have the same."""
 
 MAX_LOGIT_BIAS = 1024
@@ -219,8 +219,8 @@ def _packed(header: list[Any]) -> bytes:
     return packed
 
 
-def _packed_end(frame: Frame | StepResult) -> tuple[list[tuple[float, float, float, float]], str | None]:
-    timings = [(t.wait, t.queued, t.compute, t.send) for t in frame.timings]
+def _packed_end(frame: Frame | StepResult) -> tuple[list[tuple[float, float, float, float, int]], str | None]:
+    timings = [(t.wait, t.queued, t.compute, t.send, t.rows) for t in frame.timings]
     return timings, None if frame.error is None else frame.error[:_MAX_ERROR]
 
 
@@ -363,10 +363,9 @@ def _sampling(value: object, limits: Limits, *field: str | int) -> Sampling:
 def _timings(value: object) -> tuple[StageTiming, ...]:
     timings = []
     for i, item in enumerate(fields.array(value, MAX_STAGES, "timings")):
-        wait, queued, compute, send = (
-            fields.real(v, 0.0, math.inf, "timings", i) for v in fields.record(item, 4, "timings", i)
-        )
-        timings.append(StageTiming(wait, compute, send, queued))
+        *times, rows = fields.record(item, 5, "timings", i)
+        wait, queued, compute, send = (fields.real(v, 0.0, math.inf, "timings", i) for v in times)
+        timings.append(StageTiming(wait, compute, send, queued, fields.integer(rows, 0, _MAX_NUMBER, "timings", i)))
     return tuple(timings)
 
 

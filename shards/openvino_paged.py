@@ -117,7 +117,7 @@ class PagedStage(PreparedSteps):
         inputs, table = self._inputs, self._table
         rows = sum(each.count for each in active)
         self._total = rows if self._shapes is None else self._shapes.fitting(rows)
-        added = self._total - rows
+        self.added_rows = added = self._total - rows
         shape = (*((each.count, each.sample) for each in active), (added, 0))
         if added:
             active = (*active, SequenceRows(_ADDED, 0, added))

@@ -66,6 +66,9 @@ class StatefulStage:
         self.hidden_rows = np.empty((0, self._facts.hidden_size), np.float32)
         """On a tail that captures: hidden states of the last step's wanted rows, valid until the next step."""
 
+    added_rows = 0
+    """See StageRuntime."""
+
     @property
     def facts(self) -> RuntimeFacts:
         """What the stage is."""

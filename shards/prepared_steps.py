@@ -21,6 +21,9 @@ class PreparedSteps(ABC):
     _prepared: tuple[SequenceRows, ...] | None = None
     """Sequences of the next step, if it is laid out."""
 
+    added_rows = 0
+    """See StageRuntime."""
+
     @property
     def facts(self) -> RuntimeFacts:
         """What the stage is."""

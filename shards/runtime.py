@@ -160,6 +160,11 @@ class StageRuntime(Protocol):
         """What the stage is."""
         ...
 
+    @property
+    def added_rows(self) -> int:
+        """Rows that the last step was filled up with, to have the shape of one before it."""
+        ...
+
     def prepare(self, sequences: tuple[SequenceRows, ...]) -> None:
         """Do, before the rows of the next step are there, what can be done for it without them; may be left out.
 

@@ -21,11 +21,24 @@ _DOUBLINGS = 3
 
 
 @dataclass(slots=True)
+class _Measurement:
+    """One that is being made: of stretches of time in which the same went on."""
+
+    tokens: int = 0
+    expected: float = 0.0
+    """Seconds that they should have taken."""
+    seconds: float = 0.0
+    """That they have taken."""
+
+
+@dataclass(slots=True)
 class _Record:
-    """What is known of a number of answers."""
+    """What is known of about so many answers."""
 
     truth: dict[bool, float] = field(default_factory=dict)
     """Of the tokens a second that were expected with and without guesses, the part that came, as far as measured."""
+    current: dict[bool, _Measurement] = field(default_factory=lambda: defaultdict(_Measurement))
+    """With and without guesses."""
     since: int = 0
     """Measurements without guesses since the last one with."""
     in_vain: int = -1
@@ -43,9 +56,9 @@ class Evidence:
 
     def __init__(self) -> None:
         self._records: dict[int, _Record] = defaultdict(_Record)
-        self._answers, self._is_making = 0, False
-        self._begin: float | None = None
-        self._tokens, self._expected = 0, 0.0
+        self._load, self._is_making = 0, False
+        self._last: float | None = None
+        """When tokens came last, in seconds; None: what passes from then on does not count."""
 
     def note(self, now: float, tokens: int, answers: int, is_making: bool, expected: float) -> None:
         """Tokens have come.
@@ -57,15 +70,18 @@ class Evidence:
             is_making: Whether guesses are made for them.
             expected: Tokens a second of all answers that this should give.
         """
-        if (answers, is_making) != (self._answers, self._is_making) or self._begin is None or not answers:
-            self._answers, self._is_making = answers, is_making
-            self._begin, self._tokens, self._expected = now, 0, 0.0
+        load, last, self._last = _load(answers), self._last, now
+        if (load, is_making) != (self._load, self._is_making) or last is None or not load:
+            self._load, self._is_making = load, is_making
             return
-        self._tokens += tokens
-        self._expected += tokens / expected
-        if self._tokens < _WINDOW * answers or now <= self._begin:
+        record = self._records[load]
+        current = record.current[is_making]
+        current.tokens += tokens
+        current.expected += tokens / expected
+        current.seconds += max(0.0, now - last)
+        if current.tokens < _WINDOW * answers or not current.seconds:
             return
-        record, truth = self._records[answers], self._expected / (now - self._begin)
+        truth = current.expected / current.seconds
         before = record.truth.get(is_making, truth)
         record.truth[is_making] = before + _NEW * (truth - before)
         if not is_making:
@@ -73,17 +89,17 @@ class Evidence:
         elif record.since:  # there were none, and they have been tried again
             record.since = 0
             record.in_vain += 1
-        self._begin, self._tokens, self._expected = now, 0, 0.0
+        record.current[is_making] = _Measurement()
 
     def pause(self) -> None:
         """Nothing is being written: what passes until something is, is nobody's time."""
-        self._begin = None
+        self._last = None
 
     def allows(self, answers: int, gain: float) -> bool:
         """Whether to make guesses for so many answers, if they are expected to bring `gain` times the tokens."""
         if gain < WORTHWHILE:
             return False
-        record = self._records[answers]
+        record = self._records[_load(answers)]
         if True not in record.truth:
             return True
         gain *= record.truth[True] / record.truth.get(False, 1.0)
@@ -91,3 +107,9 @@ class Evidence:
             return True
         patience = max(1 - gain, 0.0) / _TRIES * 2.0 ** min(max(record.in_vain, 0), _DOUBLINGS)
         return False in record.truth and record.since >= patience
+
+
+def _load(answers: int) -> int:
+    """Which numbers of answers are measured as one, or nothing would be known where one ends and another begins all
+    the time: 0, 1, 2, 3 to 4, 5 to 8 and so on."""
+    return (answers - 1).bit_length() + 1 if answers else 0

@@ -41,6 +41,7 @@ class FakeStage:
     blocks: BlockTable = field(default_factory=lambda: BlockTable(KV_TOKENS // BLOCK, BLOCK))
     before_step: Callable[[Batch], None] = lambda batch: None
     prepared: tuple[SequenceRows, ...] = ()
+    added_rows: int = 0
     closed: bool = False
 
     @property

@@ -58,6 +58,7 @@ def test_steps_give_tokens_with_the_timings_of_every_stage(chain: ThreadChain) -
     assert len(result.timings) == len(chain.stages)
     for timing in result.timings:
         assert min(timing.wait, timing.queued, timing.compute, timing.send) >= 0
+        assert timing.rows == 3
     send(chain, 8, [(2, 1, [5], 1), (1, 2, [7], 1)])
     assert picked(receive(chain)) == {2: 10, 1: 14}
 

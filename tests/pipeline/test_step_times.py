@@ -15,9 +15,11 @@ from pipeline.step_times import StepShape, StepTimes
 TABLE = ((1, 10.0), (4, 13.0), (8, 40.0), (16, 60.0))
 
 
-def see(times: StepTimes, shape: StepShape, *stages: float, queued: float = 0.0, link_ms: float = 0.0) -> None:
+def see(
+    times: StepTimes, shape: StepShape, *stages: float, queued: float = 0.0, link_ms: float = 0.0, rows: int = 0
+) -> None:
     """A step that has taken so many milliseconds on each stage, and in the queue of the first."""
-    timings = [StageTiming(0.0, 1e3 * ms, 0.0, 1e3 * queued * (i == 0)) for i, ms in enumerate(stages)]
+    timings = [StageTiming(0.0, 1e3 * ms, 0.0, 1e3 * queued * (i == 0), rows) for i, ms in enumerate(stages)]
     times.observe(shape, timings, sum(stages) + queued + link_ms)
 
 
@@ -52,6 +54,13 @@ def test_what_is_seen_of_one_number_of_rows_says_nothing_of_another() -> None:
     times = StepTimes(TABLE)
     see_answers(times, 4, [19.5] * 32)
     assert told(times, 1, 4, 8, 16) == [10.0, 19.5, 40.0, 60.0]
+
+
+def test_a_step_that_a_stage_filled_up_tells_of_the_rows_it_computed() -> None:
+    times = StepTimes(TABLE)
+    for _ in range(32):
+        see(times, StepShape(4, 0, 0.0), 50.0, rows=8)
+    assert told(times, 4, 8) == [13.0, 50.0]
 
 
 def test_a_few_steps_do_not_outweigh_the_table() -> None:

@@ -40,7 +40,7 @@ operations = st.one_of(
     st.builds(Free, sequences),
 )
 times = st.floats(0, 1e12)
-timings = st.lists(st.builds(StageTiming, times, times, times, times), max_size=3).map(tuple)
+timings = st.lists(st.builds(StageTiming, times, times, times, times, st.integers(0, 2**63 - 1)), max_size=3).map(tuple)
 errors = st.none() | st.text(max_size=50)
 
 
@@ -135,8 +135,8 @@ def header_with(path: tuple[int, ...], value: object) -> list[bytes]:
 @pytest.mark.parametrize(
     ("path", "value", "field", "wanted", "got"),
     [
-        ((0,), 1, "version", "protocol version 2", "1"),
-        ((0,), True, "version", "2", "True"),
+        ((0,), 1, "version", "protocol version 3", "1"),
+        ((0,), True, "version", "3", "True"),
         ((1,), 2, "epoch", "epoch 3", "2"),
         ((1,), 4, "epoch", "epoch 3", "4"),
         ((1,), None, "epoch", "epoch 3", "None"),
@@ -178,9 +178,11 @@ def header_with(path: tuple[int, ...], value: object) -> list[bytes]:
         ((6,), [3, 5], "payload shape", "[3, 4]", "[3, 5]"),
         ((6,), [3], "payload shape", "[3, 4]", "[3]"),
         ((6,), 3, "payload shape", "[3, 4]", "3"),
-        ((7,), [[1.0, 2.0, 3.0, 4.0]] * 65, "header", "msgpack", "65 exceeds"),
-        ((7, 0), [1.0], "timings[0]", "4 fields", "[1.0]"),
+        ((7,), [[1.0, 2.0, 3.0, 4.0, 5]] * 65, "header", "msgpack", "65 exceeds"),
+        ((7, 0), [1.0], "timings[0]", "5 fields", "[1.0]"),
         ((7, 0, 2), -1.0, "timings[0]", "0.0", "-1.0"),
+        ((7, 0, 4), -1, "timings[0]", "0", "-1"),
+        ((7, 0, 4), 1.5, "timings[0]", "0", "1.5"),
         ((8,), 5, "error", "text", "5"),
         ((8,), "x" * 2001, "error", "2000", "xxx"),
         ((8,), "failed", "rows", "no rows", "2"),

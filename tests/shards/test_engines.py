@@ -249,6 +249,7 @@ def test_rows_that_fill_a_step_up_change_nothing(tiny_package: Path, monkeypatch
         assert stages.step([SequenceRows(2, 40, 1)], TOKENS[40:41]).shape == (0, VOCABULARY)
         both = stages.step([SequenceRows(1, 35, 1, 1), SequenceRows(2, 41, 1, 1)], [TOKENS[35], TOKENS[41]])
         assert_close(both, want[[35, 41]])
+        assert [stage.added_rows for stage in stages.stages] == [3, 3]
 
 
 def test_hidden_states_of_the_wrong_width_are_refused(two: Chain) -> None:

@@ -15,7 +15,7 @@ from shards.errors import EdgeAgentError, StageError, WireError
 from shards.profile import CostProfile
 from shards.runtime import EngineKind, EngineName, KvPrecision, Mode
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Version of these messages; both sides must have the same."""
 
 MAX_BYTES = 4 * 2**20

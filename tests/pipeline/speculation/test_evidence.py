@@ -75,6 +75,20 @@ def test_numbers_of_answers_are_apart() -> None:
     assert answered(evidence, 300.0, 200.0, 500, answers=4) < 100
 
 
+def test_who_comes_and_goes_all_the_time_is_learnt_about_as_well() -> None:
+    evidence, now, made = Evidence(), 0.0, 0
+    for number in range(1000):
+        answers = 5 + number % 4
+        is_making = evidence.allows(answers, 1.3)
+        for _ in range(3):
+            now += answers / (60.0 if is_making else 80.0)
+            evidence.note(now, answers, answers, is_making, 80.0 * (1.3 if is_making else 1.0))
+        now += 0.5
+        evidence.note(now, 2, 0, is_making, 80.0)  # a prompt was at work
+        made += is_making
+    assert made < 0.1 * 1000
+
+
 def test_a_pause_is_no_measurement() -> None:
     evidence = Evidence()
     for i in range(200):
