@@ -36,8 +36,9 @@ their own bounds."""
 _RETRY_SECONDS = 5.0
 """When to come again if that is reached."""
 
-_REFUSAL_SECONDS = 0.05
-"""The head refuses within a few milliseconds what it refuses."""
+_REFUSAL_SECONDS = 1.0
+"""The head refuses within a few milliseconds what it refuses, on a busy PC within some more. Most first tokens come
+before, and nobody else has anything to read until then."""
 
 
 class CancelledByOwnerError(EdgeAgentError):
