@@ -162,6 +162,8 @@ class StageTiming:
     """From this step's arrival at the stage until the engine took it (busy with other steps)."""
     rows: int = 0
     """That were computed: those that were still wanted, and those added to keep a shape. 0: nothing is known."""
+    change: float = 0.0
+    """Of `compute`, what preparing the device for another number of rows took."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,7 @@ class StageWorker:
                     compute=1e6 * (computed - taken),
                     send=1e6 * send_time,
                     rows=self._runtime.added_rows + sum([part.count for part in frame.rows]) if frame.rows else 0,
+                    change=1e3 * self._runtime.change_ms if frame.rows else 0.0,
                 )
                 self._send(frame, outcome, error, timing)
                 sent = perf_counter()

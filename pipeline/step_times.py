@@ -89,6 +89,10 @@ class StepTimes:
         self._windows: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_WINDOW))
         for rows, ms in self._known.items():
             self._windows[rows].extend([ms] * _GIVEN)
+        self._changes: deque[float] = deque(maxlen=_WINDOW)
+        """Milliseconds that steps took longer for another number of rows than the one before them."""
+        self._rows = 0
+        """That the slowest stage computed in the latest step of answers."""
         self._seen: list[tuple[int, float, float, float]] = []
         """Of the steps since the last look: (rows, milliseconds, depth, link)."""
         self._points = self._table()
@@ -117,6 +121,13 @@ class StepTimes:
         """A step of so many answer rows, linear between and beyond the known points; 0 before anything is known."""
         return _interpolated(self._points, rows) if self._points else 0.0
 
+    def change_ms(self, rows: int) -> float:
+        """What a step of so many answer rows takes longer for being larger than the one before it.
+
+        One that is smaller may be filled up, and its stage knows best.
+        """
+        return median(self._changes) if self._changes and rows > self._rows else 0.0
+
     def prompt_row_ms(self, context: float) -> float | None:
         """What a prompt row with so many tokens before it adds to a step; None before anything is known."""
         return self._prompt_rows.at(context)
@@ -135,20 +146,24 @@ class StepTimes:
         if not timings:
             return
         longest = max(timings, key=_computed)
-        slowest = 1e-3 * longest.compute
+        slowest = 1e-3 * (longest.compute - longest.change)
         if slowest < _LEAST_MS:
             return
         # A stage may have filled it up: else a step of few rows would seem to take as long as those before it.
         rows = longest.rows or shape.answers + shape.prompt
         if not shape.prompt:
-            work = 1e-3 * sum([timing.compute for timing in timings])
-            link = round_ms - work - 1e-3 * sum([timing.queued for timing in timings])
+            work = 1e-3 * sum([timing.compute - timing.change for timing in timings])
+            link = round_ms - work - 1e-3 * sum([timing.queued + timing.change for timing in timings])
             self._seen.append((rows, slowest, work / slowest, link))
+            self._rows = rows
+            if longest.change:
+                self._changes.append(1e-3 * longest.change)
             if len(self._seen) == _REFRESH:
                 self._look()
-        elif shape.prompt >= _FEW_ROWS:
-            added = (slowest - self.answers_ms(max(1, shape.answers))) / max(1, rows - shape.answers)
-            self._prompt_rows.add(shape.context, max(added, _LEAST_SHARE * slowest / rows))
+        elif shape.prompt >= _FEW_ROWS:  # chunks hardly ever have the size of those before
+            whole = 1e-3 * longest.compute
+            added = (whole - self.answers_ms(max(1, shape.answers))) / max(1, rows - shape.answers)
+            self._prompt_rows.add(shape.context, max(added, _LEAST_SHARE * whole / rows))
 
     def _look(self) -> None:
         """See what the latest steps of answers have taken."""

@@ -219,8 +219,8 @@ def _packed(header: list[Any]) -> bytes:
     return packed
 
 
-def _packed_end(frame: Frame | StepResult) -> tuple[list[tuple[float, float, float, float, int]], str | None]:
-    timings = [(t.wait, t.queued, t.compute, t.send, t.rows) for t in frame.timings]
+def _packed_end(frame: Frame | StepResult) -> tuple[list[tuple[float, float, float, float, float, int]], str | None]:
+    timings = [(t.wait, t.queued, t.compute, t.send, t.change, t.rows) for t in frame.timings]
     return timings, None if frame.error is None else frame.error[:_MAX_ERROR]
 
 
@@ -363,9 +363,10 @@ def _sampling(value: object, limits: Limits, *field: str | int) -> Sampling:
 def _timings(value: object) -> tuple[StageTiming, ...]:
     timings = []
     for i, item in enumerate(fields.array(value, MAX_STAGES, "timings")):
-        *times, rows = fields.record(item, 5, "timings", i)
-        wait, queued, compute, send = (fields.real(v, 0.0, math.inf, "timings", i) for v in times)
-        timings.append(StageTiming(wait, compute, send, queued, fields.integer(rows, 0, _MAX_NUMBER, "timings", i)))
+        *times, rows = fields.record(item, 6, "timings", i)
+        wait, queued, compute, send, change = (fields.real(v, 0.0, math.inf, "timings", i) for v in times)
+        count = fields.integer(rows, 0, _MAX_NUMBER, "timings", i)
+        timings.append(StageTiming(wait, compute, send, queued, count, change))
     return tuple(timings)
 
 

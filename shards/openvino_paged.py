@@ -162,7 +162,7 @@ class PagedStage(PreparedSteps):
         began = perf_counter()
         out = self._compute()
         if self._shapes is not None:
-            self._shapes.note(self._total, 1e3 * (perf_counter() - began))
+            self.change_ms = self._shapes.note(self._total, 1e3 * (perf_counter() - began))
         if self._facts.is_tail:
             self.hidden_rows = self.hidden_rows[: self._wanted]
             return out[: self._wanted]

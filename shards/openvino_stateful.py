@@ -68,6 +68,8 @@ class StatefulStage:
 
     added_rows = 0
     """See StageRuntime."""
+    change_ms = 0.0
+    """See StageRuntime."""
 
     @property
     def facts(self) -> RuntimeFacts:

@@ -23,6 +23,8 @@ class PreparedSteps(ABC):
 
     added_rows = 0
     """See StageRuntime."""
+    change_ms = 0.0
+    """See StageRuntime."""
 
     @property
     def facts(self) -> RuntimeFacts:

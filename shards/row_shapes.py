@@ -53,13 +53,15 @@ class RowShapes:
         self._spent_ms += cost
         return before
 
-    def note(self, rows: int, ms: float) -> None:
-        """A step has taken `ms`, with `rows` rows in all."""
-        if rows == self._rows:
+    def note(self, rows: int, ms: float) -> float:
+        """A step has taken `ms`, with `rows` rows in all; gives what of it goes to the change of shape."""
+        is_same = rows == self._rows
+        if is_same:
             self._times[rows].append(ms)
         elif rows in self._times:
             self._changes.append(max(0.0, ms - median(self._times[rows])))
         self._rows = rows
+        return 0.0 if is_same else min(ms, self.change_ms)
 
     def _step_ms(self, rows: int) -> float:
         """Linear between the known numbers of rows and beyond them."""

@@ -165,6 +165,11 @@ class StageRuntime(Protocol):
         """Rows that the last step was filled up with, to have the shape of one before it."""
         ...
 
+    @property
+    def change_ms(self) -> float:
+        """What the last step took longer for having another shape than the one before it, as far as that is known."""
+        ...
+
     def prepare(self, sequences: tuple[SequenceRows, ...]) -> None:
         """Do, before the rows of the next step are there, what can be done for it without them; may be left out.
 

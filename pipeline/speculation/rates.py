@@ -43,7 +43,8 @@ class Rates:
         """Of all answers, if a step of so many rows brings so many tokens.
 
         Where a stage takes longer for it than for the steps before and after, the next stage waits for it, and then
-        that one for the next: the round gets as long as if all steps were like it.
+        that one for the next: the round gets as long as if all steps were like it. Rows that the step before it had not
+        cost a change of shape besides.
 
         Args:
             pace: Of the answers.
@@ -52,8 +53,9 @@ class Rates:
             others: Rows of other steps on their way; those of the pace that are not are taken to be as it says.
         """
         rest = [*others, *(pace.rows for _ in range(pace.in_flight - 1 - len(others)))][: pace.in_flight - 1]
-        work = sum(self._times.answers_ms(count) for count in (rows, *rest))
-        longest = self._times.way_ms(self._times.answers_ms(max(rows, *rest, 0)))
+        change = self._times.change_ms(rows) if rows > pace.rows else 0.0
+        work = change + sum(self._times.answers_ms(count) for count in (rows, *rest))
+        longest = self._times.way_ms(self._times.answers_ms(max(rows, *rest, 0)) + change)
         return (tokens + pace.rows * len(rest)) / max(work, longest, _LEAST_MS)
 
     def waiting(self, users: int, chances: Sequence[float], cost_ms: Callable[[int], float]) -> tuple[int, float]:

@@ -42,6 +42,7 @@ class FakeStage:
     before_step: Callable[[Batch], None] = lambda batch: None
     prepared: tuple[SequenceRows, ...] = ()
     added_rows: int = 0
+    change_ms: float = 0.0
     closed: bool = False
 
     @property

@@ -63,6 +63,16 @@ def test_a_step_that_a_stage_filled_up_tells_of_the_rows_it_computed() -> None:
     assert told(times, 4, 8) == [13.0, 50.0]
 
 
+def test_a_change_of_shape_is_known_apart_and_only_larger_steps_pay_it() -> None:
+    times = StepTimes(TABLE)
+    assert times.change_ms(8) == 0.0
+    for _ in range(16):
+        for rows, ms, change in ((4, 13.0, 0.0), (8, 46.0, 6.0)):
+            times.observe(StepShape(rows, 0, 0.0), [StageTiming(0.0, 1e3 * ms, 0.0, 0.0, rows, 1e3 * change)], ms)
+    assert told(times, 4, 8) == [13.0, 40.0]
+    assert (times.change_ms(8), times.change_ms(9)) == (0.0, 6.0)
+
+
 def test_a_few_steps_do_not_outweigh_the_table() -> None:
     times = StepTimes(TABLE)
     see_answers(times, 4, [39.0] * 4 + [13.0])

@@ -40,7 +40,9 @@ operations = st.one_of(
     st.builds(Free, sequences),
 )
 times = st.floats(0, 1e12)
-timings = st.lists(st.builds(StageTiming, times, times, times, times, st.integers(0, 2**63 - 1)), max_size=3).map(tuple)
+timings = st.lists(
+    st.builds(StageTiming, times, times, times, times, st.integers(0, 2**63 - 1), times), max_size=3
+).map(tuple)
 errors = st.none() | st.text(max_size=50)
 
 
@@ -178,11 +180,11 @@ def header_with(path: tuple[int, ...], value: object) -> list[bytes]:
         ((6,), [3, 5], "payload shape", "[3, 4]", "[3, 5]"),
         ((6,), [3], "payload shape", "[3, 4]", "[3]"),
         ((6,), 3, "payload shape", "[3, 4]", "3"),
-        ((7,), [[1.0, 2.0, 3.0, 4.0, 5]] * 65, "header", "msgpack", "65 exceeds"),
-        ((7, 0), [1.0], "timings[0]", "5 fields", "[1.0]"),
+        ((7,), [[1.0, 2.0, 3.0, 4.0, 5.0, 6]] * 65, "header", "msgpack", "65 exceeds"),
+        ((7, 0), [1.0], "timings[0]", "6 fields", "[1.0]"),
         ((7, 0, 2), -1.0, "timings[0]", "0.0", "-1.0"),
-        ((7, 0, 4), -1, "timings[0]", "0", "-1"),
-        ((7, 0, 4), 1.5, "timings[0]", "0", "1.5"),
+        ((7, 0, 5), -1, "timings[0]", "0", "-1"),
+        ((7, 0, 5), 1.5, "timings[0]", "0", "1.5"),
         ((8,), 5, "error", "text", "5"),
         ((8,), "x" * 2001, "error", "2000", "xxx"),
         ((8,), "failed", "rows", "no rows", "2"),

@@ -34,6 +34,8 @@ def shapes() -> RowShapes:
 
 def test_it_learns_what_a_change_costs(shapes: RowShapes) -> None:
     assert shapes.change_ms == pytest.approx(CHANGE_MS)
+    assert shapes.note(8, step_ms(8)) == 0.0
+    assert shapes.note(3, step_ms(3) + CHANGE_MS) == pytest.approx(CHANGE_MS)
 
 
 def test_what_comes_in_turn_keeps_the_larger_shape(shapes: RowShapes) -> None:

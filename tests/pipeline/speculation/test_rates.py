@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from pipeline.messages import StageTiming
 from pipeline.pacing import Pace
 from pipeline.speculation.rates import Rates
-from pipeline.step_times import StepTimes
+from pipeline.step_times import StepShape, StepTimes
 
 TABLE = ((1, 10.0), (2, 10.0), (3, 10.0), (4, 40.0))
 """Three rows are as good as one."""
@@ -44,6 +45,14 @@ def test_a_longer_step_among_others_makes_all_stages_wait() -> None:
     assert rates(link_ms=0).verified(two, 4, 3) == pytest.approx(4 / 80)  # not 4 / (40 + 10)
     assert rates(link_ms=0).verified(two, 4, 3, [4]) == pytest.approx(4 / 80)  # they wait for another one anyway
     assert rates(link_ms=0).verified(Pace(3, 1), 4, 3, [4, 1, 1]) == pytest.approx(5 / 90)
+
+
+def test_rows_that_call_for_another_shape_cost_its_change() -> None:
+    times = StepTimes(TABLE, 0.0, 2)
+    times.observe(StepShape(1, 0, 0.0), [StageTiming(0.0, 17e3, 0.0, 0.0, 1, 7e3)] * 2, 34.0)
+    changing = Rates(times)
+    assert changing.verified(ALONE, 1, 1) == pytest.approx(1 / 20)
+    assert changing.verified(ALONE, 3, 2) == pytest.approx(2 / (2 * 17))
 
 
 def test_who_waits_pays_for_all_guesses_and_loses_nothing_else() -> None:
