@@ -9,6 +9,8 @@ from pipeline.pacing import Pace
 from pipeline.step_times import StepTimes
 
 _LEAST_MS = 1e-3
+_ALIKE = 4
+"""So many steps of a lone answer in a row have as many rows, where they have guesses, and change the shape once."""
 _HEAD_MS = 0.5
 """What the head itself takes from a result to the next step."""
 
@@ -54,6 +56,8 @@ class Rates:
         """
         rest = [*others, *(pace.rows for _ in range(pace.in_flight - 1 - len(others)))][: pace.in_flight - 1]
         change = self._times.change_ms(rows) if rows > pace.rows else 0.0
+        if pace.in_flight == 1:
+            change /= _ALIKE
         work = change + sum(self._times.answers_ms(count) for count in (rows, *rest))
         longest = self._times.way_ms(self._times.answers_ms(max(rows, *rest, 0)) + change)
         return (tokens + pace.rows * len(rest)) / max(work, longest, _LEAST_MS)

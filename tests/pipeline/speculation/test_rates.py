@@ -51,8 +51,10 @@ def test_rows_that_call_for_another_shape_cost_its_change() -> None:
     times = StepTimes(TABLE, 0.0, 2)
     times.observe(StepShape(1, 0, 0.0), [StageTiming(0.0, 17e3, 0.0, 0.0, 1, 7e3)] * 2, 34.0)
     changing = Rates(times)
-    assert changing.verified(ALONE, 1, 1) == pytest.approx(1 / 20)
-    assert changing.verified(ALONE, 3, 2) == pytest.approx(2 / (2 * 17))
+    two = Pace(2, 1)
+    assert changing.verified(two, 1, 1) == pytest.approx(2 / 20)
+    assert changing.verified(two, 3, 2) == pytest.approx(3 / (2 * 17))
+    assert changing.verified(ALONE, 3, 2) == pytest.approx(2 / (2 * 11.75))  # one step in four
 
 
 def test_who_waits_pays_for_all_guesses_and_loses_nothing_else() -> None:
