@@ -91,6 +91,8 @@ class StepTimes:
             self._windows[rows].extend([ms] * _GIVEN)
         self._changes: deque[float] = deque(maxlen=_WINDOW)
         """Milliseconds that steps took longer for another number of rows than the one before them."""
+        self._change_ms = 0.0
+        """Their median."""
         self._rows = 0
         """That the slowest stage computed in the latest step of answers."""
         self._seen: list[tuple[int, float, float, float]] = []
@@ -126,7 +128,7 @@ class StepTimes:
 
         One that is smaller may be filled up, and its stage knows best.
         """
-        return median(self._changes) if self._changes and rows > self._rows else 0.0
+        return self._change_ms if rows > self._rows else 0.0
 
     def prompt_row_ms(self, context: float) -> float | None:
         """What a prompt row with so many tokens before it adds to a step; None before anything is known."""
@@ -153,11 +155,12 @@ class StepTimes:
         rows = longest.rows or shape.answers + shape.prompt
         if not shape.prompt:
             work = 1e-3 * sum([timing.compute - timing.change for timing in timings])
-            link = round_ms - work - 1e-3 * sum([timing.queued + timing.change for timing in timings])
+            link = round_ms - 1e-3 * sum([timing.queued + timing.compute for timing in timings])
             self._seen.append((rows, slowest, work / slowest, link))
             self._rows = rows
             if longest.change:
                 self._changes.append(1e-3 * longest.change)
+                self._change_ms = median(self._changes)
             if len(self._seen) == _REFRESH:
                 self._look()
         elif shape.prompt >= _FEW_ROWS:  # chunks hardly ever have the size of those before

@@ -43,6 +43,11 @@ class StatefulStage:
         StageError: the device cannot compile the stage.
     """
 
+    added_rows = 0
+    """See StageRuntime."""
+    change_ms = 0.0
+    """See StageRuntime."""
+
     def __init__(
         self, core: ov.Core, stage: ov.Model, config: StageConfig, model: ModelFacts, properties: Properties
     ) -> None:
@@ -65,11 +70,6 @@ class StatefulStage:
         self._width = model.logits if self._facts.is_tail else self._facts.hidden_size
         self.hidden_rows = np.empty((0, self._facts.hidden_size), np.float32)
         """On a tail that captures: hidden states of the last step's wanted rows, valid until the next step."""
-
-    added_rows = 0
-    """See StageRuntime."""
-    change_ms = 0.0
-    """See StageRuntime."""
 
     @property
     def facts(self) -> RuntimeFacts:

@@ -16,10 +16,18 @@ TABLE = ((1, 10.0), (4, 13.0), (8, 40.0), (16, 60.0))
 
 
 def see(
-    times: StepTimes, shape: StepShape, *stages: float, queued: float = 0.0, link_ms: float = 0.0, rows: int = 0
+    times: StepTimes,
+    shape: StepShape,
+    *stages: float,
+    queued: float = 0.0,
+    link_ms: float = 0.0,
+    rows: int = 0,
+    change: float = 0.0,
 ) -> None:
     """A step that has taken so many milliseconds on each stage, and in the queue of the first."""
-    timings = [StageTiming(0.0, 1e3 * ms, 0.0, 1e3 * queued * (i == 0), rows) for i, ms in enumerate(stages)]
+    timings = [
+        StageTiming(0.0, 1e3 * ms, 0.0, 1e3 * queued * (i == 0), rows, 1e3 * change) for i, ms in enumerate(stages)
+    ]
     times.observe(shape, timings, sum(stages) + queued + link_ms)
 
 
@@ -68,7 +76,7 @@ def test_a_change_of_shape_is_known_apart_and_only_larger_steps_pay_it() -> None
     assert times.change_ms(8) == 0.0
     for _ in range(16):
         for rows, ms, change in ((4, 13.0, 0.0), (8, 46.0, 6.0)):
-            times.observe(StepShape(rows, 0, 0.0), [StageTiming(0.0, 1e3 * ms, 0.0, 0.0, rows, 1e3 * change)], ms)
+            see(times, StepShape(rows, 0, 0.0), ms, rows=rows, change=change)
     assert told(times, 4, 8) == [13.0, 40.0]
     assert (times.change_ms(8), times.change_ms(9)) == (0.0, 6.0)
 
