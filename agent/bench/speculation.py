@@ -58,6 +58,7 @@ WANTED_LOOKED_UP, LOOKED_UP = 1.4, (EXTRACTION, EDIT)
 WANTED_LEAST = 0.97
 WANTED_FAR, FAR_MS = 2.5, 50
 WANTED_ASYNCHRONOUS = 1.15
+"""Over links that take time; without any, a stage is idle only while others of the chain work."""
 
 _EXACT_TOKENS = 32
 _LEAST_DECODED = 4
@@ -246,7 +247,7 @@ def _set_targets(report: Report, effort: SpeculationEffort, drafters: Sequence[s
                 ratios = {d: _ratio(report, (hop_ms, users, d), side, NONE) or 0.0 for d in effort.domains}
                 worst = min(ratios, key=lambda domain: ratios[domain])
                 want(WANTED_LEAST, (hop_ms, users, worst), side, NONE, f", the worst domain ({worst})")
-    for hop_ms in effort.hops if alone else ():
+    for hop_ms in filter(None, effort.hops if alone else ()):
         key = hop_ms, 1, ALL
         better = max(drafters, key=lambda drafter: _ratio(report, key, adaptive(drafter), NONE) or 0.0)
         if hop_ms >= FAR_MS:
