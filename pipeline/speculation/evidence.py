@@ -12,6 +12,9 @@ _CLEAR = 1.3
 
 _WINDOW = 16
 """Tokens of each answer that make a measurement."""
+_FIRST = 3
+"""So many measurements with guesses are made before anything is concluded, and the best of them counts: kernels are
+made at the first use of each number of rows, which takes long and comes once."""
 _NEW = 0.5
 """Weight of the latest measurement."""
 _TRIES = 0.01
@@ -39,6 +42,8 @@ class _Record:
     """Of the tokens a second that were expected with and without guesses, the part that came, as far as measured."""
     current: dict[bool, _Measurement] = field(default_factory=lambda: defaultdict(_Measurement))
     """With and without guesses."""
+    made: int = 0
+    """Measurements with guesses."""
     since: int = 0
     """Measurements without guesses since the last one with."""
     in_vain: int = -1
@@ -83,7 +88,9 @@ class Evidence:
             return
         truth = current.expected / current.seconds
         before = record.truth.get(is_making, truth)
-        record.truth[is_making] = before + _NEW * (truth - before)
+        record.made += is_making
+        is_first = is_making and record.made <= _FIRST
+        record.truth[is_making] = max(before, truth) if is_first else before + _NEW * (truth - before)
         if not is_making:
             record.since += 1
         elif record.since:  # there were none, and they have been tried again
@@ -100,7 +107,7 @@ class Evidence:
         if gain < WORTHWHILE:
             return False
         record = self._records[_load(answers)]
-        if True not in record.truth:
+        if record.made < _FIRST:
             return True
         gain *= record.truth[True] / record.truth.get(False, 1.0)
         if gain >= (WORTHWHILE if False in record.truth else _CLEAR):

@@ -32,6 +32,17 @@ def test_what_pays_is_done_but_for_a_look_now_and_then(answers: int) -> None:
     assert made > 0.95 * 20_000
 
 
+def test_what_is_done_once_is_not_held_against_guesses() -> None:
+    evidence, now, made = Evidence(), 0.0, 0
+    for token in range(1000):
+        is_making = evidence.allows(1, 1.6)
+        rate = (15.0 if token < 24 else 128.0) if is_making else 80.0  # kernels are made at first
+        now += 1 / rate
+        evidence.note(now, 1, 1, is_making, 80.0 * (1.6 if is_making else 1.0))
+        made += is_making
+    assert made == 1000
+
+
 def test_who_expects_nothing_does_not_try() -> None:
     assert answered(Evidence(), 80.0, 60.0, 1000, gain=1.02) == 0
 
