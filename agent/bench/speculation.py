@@ -36,7 +36,7 @@ from shards.runtime import Mode
 
 @dataclass(frozen=True, slots=True)
 class SpeculationEffort(Effort):
-    """How much is measured. Starts and rounds are those without delays: long links make all sides alike steady."""
+    """How much is measured. Starts and rounds are those of short hops: long ones make all sides alike steady."""
 
     hops: tuple[float, ...] = (0, 10, 50, 100)
     """Milliseconds."""
@@ -94,7 +94,7 @@ def run(package: Path, effort: SpeculationEffort, progress: Progress, *, draft: 
     ways = model.ways(effort.widths)
     options = _options("fast", prompts, effort)
     for hop_ms in effort.hops:
-        starts, rounds = (1, 1) if hop_ms else (effort.starts, effort.rounds)
+        starts, rounds = (1, 1) if hop_ms >= FAR_MS else (effort.starts, effort.rounds)
         for start in range(starts):
             with opened(
                 model, ways, options, hop_ms, paths.tuning_folder(), progress, local_head=effort.local_head
