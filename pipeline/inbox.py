@@ -11,6 +11,7 @@ import zmq
 
 from pipeline import wire
 from pipeline.link import Receiver
+from pipeline.spin_wait import SpinWait
 from pipeline.wire import Frame, Limits
 from shards.errors import WireError
 
@@ -24,8 +25,8 @@ _QUIET_SECONDS = 1.0
 class Inbox:
     """A thread that receives and checks frames, and those it holds ready."""
 
-    def __init__(self, receiver: Receiver, limits: Limits, warn: Callable[[str], None]) -> None:
-        self._receiver, self._limits, self._warn = receiver, limits, warn
+    def __init__(self, receiver: Receiver, limits: Limits, warn: Callable[[str], None], waits: SpinWait) -> None:
+        self._receiver, self._limits, self._warn, self._waits = receiver, limits, warn, waits
         self._frames: SimpleQueue[tuple[Frame, float] | Exception | None] = SimpleQueue()
         self._room: SimpleQueue[None] = SimpleQueue()  # a semaphore, but one that is not written in Python
         for _ in range(_AHEAD):
@@ -42,11 +43,14 @@ class Inbox:
 
     def take(self) -> tuple[Frame, float] | None:
         """Wait for the next frame and the time it arrived; None at the end."""
-        item = self._frames.get()
+        item = self._waits.wait(self._is_ready, self._frames.get)
         self._room.put(None)
         if isinstance(item, Exception):
             raise item
         return item
+
+    def _is_ready(self) -> bool:
+        return not self._frames.empty()
 
     def _receive(self) -> None:
         try:

@@ -106,6 +106,10 @@ class Receiver:
         except zmq.Again:
             return None
 
+    def is_ready(self) -> bool:
+        """Whether `receive` would not wait."""
+        return bool(int(self.socket.get(zmq.EVENTS)) & zmq.POLLIN)
+
     def close(self) -> None:
         """Close the socket; from its own thread."""
         self.socket.close(linger=0)

@@ -13,6 +13,7 @@ import numpy as np
 from pipeline import wire
 from pipeline.link import Receiver
 from pipeline.messages import NOT_YET, Free, StepResult
+from pipeline.spin_wait import SpinWait
 from pipeline.wire import Frame, Limits
 
 _NO_TOKEN = 0
@@ -25,10 +26,11 @@ class LatestTokens:
     Args:
         echo: Where the tail's results arrive. None if this stage is the tail itself; then it tells them by `hear`.
         limits: Of the chain.
+        waits: How the engine's thread waits.
     """
 
-    def __init__(self, echo: Receiver | None, limits: Limits) -> None:
-        self._echo, self._limits = echo, limits
+    def __init__(self, echo: Receiver | None, limits: Limits, waits: SpinWait) -> None:
+        self._echo, self._limits, self._waits = echo, limits, waits
         self._tokens: dict[int, tuple[int, int]] = {}
         """(position, token) of each sequence."""
         self._sampled_in: dict[int, int] = {}
@@ -72,7 +74,7 @@ class LatestTokens:
 
     def _token(self, sequence: int, position: int) -> int:
         while self._echo is not None and self._heard < self._sampled_in.get(sequence, -1):
-            self._hear(self._echo.receive())
+            self._hear(self._waits.wait(self._echo.is_ready, self._echo.receive))
         known, token = self._tokens.get(sequence, (-1, _NO_TOKEN))
         return token if known == position else _NO_TOKEN
 

@@ -38,13 +38,14 @@ from pipeline.control import (
 from pipeline.link import Receiver, Sender
 from pipeline.run_ahead import LatestTokens
 from pipeline.sampler import Sampler
+from pipeline.spin_wait import SpinWait
 from pipeline.stage_worker import StageWorker
 from pipeline.tail_capture import TailCapture
 from shards import profile
 from shards.draft_vocabulary import token_ids
 from shards.errors import EdgeAgentError
 from shards.loading import load_stage
-from shards.runtime import StageRuntime
+from shards.runtime import StageConfig, StageRuntime
 
 _PROGRESS_SECONDS = 0.1
 """Least time between two progress lines of the same work."""
@@ -102,7 +103,7 @@ class StageProcess:
                         if config.capture:
                             self._capture.attach(runtime)
                     self._channel.tell(Ready(facts=runtime.facts))
-                    self._work(runtime)
+                    self._work(runtime, config)
                     runtime.close()
                 case other:
                     raise TypeError(f"expected start or measure, got {other.kind}")
@@ -136,7 +137,7 @@ class StageProcess:
             self._channel.tell(Failed.of(error))
         os._exit(1)
 
-    def _work(self, runtime: StageRuntime) -> None:
+    def _work(self, runtime: StageRuntime, config: StageConfig) -> None:
         message = self._inbox.get()
         if not isinstance(message, Connect):
             raise TypeError(f"expected a connect message, got {message.kind}")
@@ -146,6 +147,7 @@ class StageProcess:
         echo: Receiver | None = None
         if message.echo_from:
             echo = Receiver(context, message.keys, message.echo_from, limit, interface, receiver.doorman)
+        waits = SpinWait(config.device == "CPU" and not config.background)
         worker = StageWorker(
             runtime,
             self._sampler,
@@ -155,7 +157,8 @@ class StageProcess:
             limits=message.limits,
             sends=message.sends,
             cancelled=self._cancelled,
-            latest=LatestTokens(echo, message.limits) if runtime.facts.is_first else None,
+            latest=LatestTokens(echo, message.limits, waits) if runtime.facts.is_first else None,
+            waits=waits,
             warn=lambda text: self._channel.tell(Warned(text=text)),
         )
         worker.capture = self._capture

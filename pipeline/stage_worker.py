@@ -22,6 +22,7 @@ from pipeline.messages import Fork, Free, Open, Operation, StageTiming, StepResu
 from pipeline.outbox import Outbox
 from pipeline.payload import PayloadKind, Rows
 from pipeline.run_ahead import LatestTokens
+from pipeline.spin_wait import SpinWait
 from pipeline.tail_capture import TailCapture
 from pipeline.wire import Frame, Limits
 from shards.edges import layer_words
@@ -68,6 +69,7 @@ class StageWorker:
         sends: How hidden states leave.
         cancelled: Told by the head which rows need not be computed any more.
         latest: On the first stage; None elsewhere.
+        waits: How this thread waits.
         warn: Told of dropped frames, at most once a second.
     """
 
@@ -83,6 +85,7 @@ class StageWorker:
         sends: PayloadKind,
         cancelled: CancelledBranches,
         latest: LatestTokens | None = None,
+        waits: SpinWait,
         warn: Callable[[str], None],
     ) -> None:
         self.echo: Sender | None = None
@@ -95,7 +98,7 @@ class StageWorker:
         facts = runtime.facts
         self._name = f"stage {index + 1} (layers {layer_words(facts)})"
         self._cancelled = cancelled
-        self._inbox = Inbox(receiver, limits, warn)
+        self._inbox = Inbox(receiver, limits, warn, waits)
         self._outbox = None if sampler is None else Outbox(sender, limits.epoch, self._inbox.fail)
 
     def run(self) -> None:

@@ -15,6 +15,7 @@ from pipeline.link import KeyPair, Peer, Receiver, Sender
 from pipeline.messages import Sampling
 from pipeline.payload import PayloadKind
 from pipeline.sampler import Sampler
+from pipeline.spin_wait import SpinWait
 from pipeline.stage_worker import StageWorker
 from pipeline.wire import Limits
 from shards.blocks import BlockTable
@@ -162,6 +163,7 @@ class ThreadChain:
                 limits=limits,
                 sends=hidden,
                 cancelled=self.cancelled[i],
+                waits=SpinWait(True),
                 warn=self.warnings.append,
             )
             peer = Peer(host="127.0.0.1", port=receiver.port, public=keys[i].public)

@@ -14,6 +14,7 @@ from pipeline import wire
 from pipeline.link import KeyPair, Peer, Receiver, Sender
 from pipeline.messages import NOT_YET, Finished, Free, StepResult, Token
 from pipeline.run_ahead import LatestTokens
+from pipeline.spin_wait import SpinWait
 from pipeline.wire import Frame
 from shards.runtime import SequenceRows
 
@@ -69,7 +70,7 @@ def test_the_way_to_the_head_costs_nothing(stages: int, users: int) -> None:
 
 
 def test_tokens_of_the_stage_itself_are_filled_in() -> None:
-    latest = LatestTokens(None, LIMITS)
+    latest = LatestTokens(None, LIMITS, SpinWait(False))
     latest.fill(frame(0, SequenceRows(7, 0, 2, 1), SequenceRows(8, 0, 1, 1), tokens=(5, 6, 9)))
     latest.hear(StepResult(0, (Token(7, 2, 41), Token(8, 1, 42))))
     filled = latest.fill(frame(1, SequenceRows(8, 1, 1, 1), SequenceRows(7, 2, 1, 1), tokens=(NOT_YET, NOT_YET)))
@@ -77,7 +78,7 @@ def test_tokens_of_the_stage_itself_are_filled_in() -> None:
 
 
 def test_a_token_that_was_never_sampled_is_no_reason_to_wait() -> None:
-    latest = LatestTokens(None, LIMITS)
+    latest = LatestTokens(None, LIMITS, SpinWait(False))
     latest.fill(frame(0, SequenceRows(7, 0, 1, 1), tokens=(5,)))
     latest.hear(StepResult(0, (), error="out of order"))
     assert latest.fill(frame(1, SequenceRows(7, 1, 1, 1), tokens=(NOT_YET,))).x.tolist() == [0]
@@ -88,7 +89,7 @@ def test_a_token_that_was_never_sampled_is_no_reason_to_wait() -> None:
 
 def test_nothing_is_kept_of_sequences_whose_last_token_comes_after_they_were_freed() -> None:
     """An answer that ended, or was cancelled, has had a row sent ahead."""
-    latest = LatestTokens(None, LIMITS)
+    latest = LatestTokens(None, LIMITS, SpinWait(False))
 
     def live(sequence: int) -> None:
         latest.fill(frame(2 * sequence, SequenceRows(sequence, 0, 1, 1), tokens=(5,)))
@@ -114,7 +115,7 @@ def test_the_first_of_several_stages_waits_for_the_tails_echo() -> None:
     first, tail = KeyPair.new(), KeyPair.new()
     echo = Receiver(context, first, tail.public, LIMITS.part_bytes, "127.0.0.1")
     sender = Sender(outside, tail, Peer(host="127.0.0.1", port=echo.port, public=first.public))
-    latest = LatestTokens(echo, LIMITS)
+    latest = LatestTokens(echo, LIMITS, SpinWait(True))
     try:
         latest.fill(frame(0, SequenceRows(7, 0, 1, 1), tokens=(5,)))
         latest.fill(frame(1, SequenceRows(8, 0, 1, 1), tokens=(5,)))
