@@ -113,8 +113,12 @@ class LlamaContext:
             RuntimeError: llama.cpp failed; rows may be in the cache.
         """
         total = len(wanted) if self._is_tail else len(positions)
-        if len(self._out) < total:
-            self._out = np.empty((total, self.width_out), np.float32)
+        if self._is_tail and len(positions) <= self._rows:
+            out = np.empty((0, self.width_out), np.float32)  # all logits are one run's, which need not be copied
+        elif len(self._out) < total:
+            out = self._out = np.empty((total, self.width_out), np.float32)
+        else:
+            out = self._out
         self._filled = 0
         for start in range(0, len(positions), self._rows):
             end = min(start + self._rows, len(positions))
@@ -133,12 +137,21 @@ class LlamaContext:
                 self._marks[:count] = 0
                 self._marks[marked] = 1
             self._batch.n_tokens = count
-            self._run(outputs)
+            self._run()
+            if self._is_tail and outputs:
+                logits = np.ctypeslib.as_array(
+                    self._native.lib.llama_get_logits(self._pointer), (outputs, self.width_out)
+                )
+                if len(positions) == count:
+                    out = logits
+                else:
+                    out[self._filled : self._filled + outputs] = logits
+                self._filled += outputs
             self._cast_shadows(positions[start:end], slots[start:end])
         if self._filled != total:
             self._places.clear()
             raise RuntimeError(f"llama.cpp gave {self._filled} of {total} rows")
-        return self._out[:total]
+        return out[:total]
 
     def remove(self, slot: int, length: int) -> None:
         """Forget all but the first `length` tokens of a slot."""
@@ -182,18 +195,14 @@ class LlamaContext:
                 begin, end = int(own[0]), int(own[-1]) + 1
                 self._native.lib.llama_memory_seq_cp(self._memory, slot, slot + self._shadow, begin, end)
 
-    def _run(self, outputs: int) -> None:
-        """Run the batch; what comes out follows what is in `_out` already."""
+    def _run(self) -> None:
+        """Run the batch; hidden states that come out follow what is in `_out` already."""
         native, lib = self._native, self._native.lib
         native.said.clear()
         self._asked, self._place = 0, self._places.get(self._batch.n_tokens, 0)
         code = lib.llama_decode(self._pointer, self._batch)
         if code:
             raise RuntimeError(f"llama.cpp returned {code} ({native.reason()})")
-        if self._is_tail and outputs:
-            logits = np.ctypeslib.as_array(lib.llama_get_logits(self._pointer), (outputs, self.width_out))
-            self._out[self._filled : self._filled + outputs] = logits
-            self._filled += outputs
 
     def _callback(self, wanted: bytes) -> Any:
         """What llama.cpp calls for each tensor of a step: is it wanted? And with the one that is, once it is computed.
