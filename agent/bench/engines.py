@@ -3,7 +3,7 @@
 Each engine as one core alone, as two stages with a core each, and as two replicas with a core and half of the users
 each, the limit for any split; chains of one stage on each, both ways round; and llama-cpp-python by itself on one core,
 which answers one user as its own class does it, and several in one batch. All have one thread a core and keep keys and
-values in f16. Rates are those of decoding, from when every user has a first token. Prefix caches are off.
+values in f16. Rates are those of decoding, while every user is being answered. Prefix caches are off.
 """
 
 from __future__ import annotations

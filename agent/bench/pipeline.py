@@ -1,7 +1,7 @@
 """`bench pipeline`: two stages with a core each, against one core alone and against two replicas.
 
 Two replicas, a core each with half of the users, are the limit for any split of the same two cores. With one user the
-limit is one core alone. Rates are those of decoding, from when every user has a first token. Prefix caches are off.
+limit is one core alone. Rates are those of decoding, while every user is being answered. Prefix caches are off.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from agent.bench.arrivals import ClosedLoop, Poisson
 from agent.bench.load import Answer, Load, run_load, run_traffic
 from pipeline.head import Listener
 from pipeline.messages import Failed, Finished, Request, Token, TokenEvent, Usage
-from shards.errors import StageError
+from shards.errors import ConfigurationError, StageError
 
 
 class Echo:
@@ -87,7 +87,7 @@ TWO_USERS = Load(
 def test_rates_are_of_all_the_time_and_of_the_time_in_which_nobody_waits() -> None:
     assert TWO_USERS.tokens_per_second == pytest.approx(10 / 7)
     # from 2 to 4 the tokens at 2.5, 3, 3, 3.5 and 4, from 6 to 7 that at 7
-    assert TWO_USERS.decode_tokens_per_second == pytest.approx(6 / 3)
+    assert TWO_USERS.decode_rate() == pytest.approx(6 / 3)
 
 
 def test_a_rate_can_be_of_the_time_in_which_all_users_decode() -> None:
@@ -96,6 +96,12 @@ def test_a_rate_can_be_of_the_time_in_which_all_users_decode() -> None:
     assert TWO_USERS.decode_rate(3) is None
 
 
-def test_users_who_ask_at_once_decode_together_from_the_last_first_token_on() -> None:
+def test_users_who_ask_at_once_decode_together_from_the_last_first_token_to_the_first_last_one() -> None:
     load = Load((Answer(0.0, [1.0, 5.0, 6.0]), Answer(0.0, [4.0, 5.5, 8.0])))
-    assert load.decode_tokens_per_second == pytest.approx(4 / (8 - 4))
+    assert load.decode_tokens_per_second == pytest.approx(3 / (6 - 4))
+
+
+def test_answers_that_are_too_short_to_be_given_together_are_said_to_be() -> None:
+    load = Load((Answer(0.0, [1.0, 2.0]), Answer(0.0, [3.0, 4.0])))
+    with pytest.raises(ConfigurationError, match=r"never were all 2 users being answered at the same time.*--tokens"):
+        _ = load.decode_tokens_per_second
