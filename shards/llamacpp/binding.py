@@ -28,7 +28,7 @@ _NAMES = (
     "llama_model_n_embd", "llama_model_n_layer", "llama_model_n_swa", "llama_model_is_recurrent",
     "llama_model_is_hybrid", "llama_model_has_encoder", "llama_vocab_n_tokens", "llama_context_default_params",
     "llama_init_from_model", "llama_free", "llama_n_batch", "llama_get_memory", "llama_memory_seq_rm",
-    "llama_memory_seq_cp", "llama_decode", "llama_get_logits",
+    "llama_memory_seq_cp", "llama_memory_clear", "llama_decode", "llama_get_logits",
     "GGML_TYPE_F32", "GGML_TYPE_F16", "GGML_TYPE_Q8_0", "LLAMA_FLASH_ATTN_TYPE_DISABLED",
 )  # fmt: skip
 _FIELDS = {

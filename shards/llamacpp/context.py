@@ -163,6 +163,14 @@ class LlamaContext:
         for number in {target, target + self._shadow}:
             self._native.lib.llama_memory_seq_cp(self._memory, source, number, begin, end)
 
+    def clear(self) -> None:
+        """Forget everything.
+
+        Cells are given out from the first one on again: llama.cpp goes on behind those it gave out last, and attends to
+        every cell up to the last one that is taken.
+        """
+        self._native.lib.llama_memory_clear(self._memory, False)
+
     def close(self) -> None:
         """Free it."""
         if self._pointer:

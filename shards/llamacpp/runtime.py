@@ -119,6 +119,8 @@ class LlamaCppRuntime(PreparedSteps):
             self._table.free(sequence)
             self._forget(sequence, 0)
             self._free.append(self._slots.pop(sequence))
+            if not self._slots:
+                self._context.clear()
 
     def close(self) -> None:
         """Release the context with its KV cache, and the model."""

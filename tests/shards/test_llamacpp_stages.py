@@ -142,6 +142,24 @@ def test_a_hidden_state_that_does_not_come_is_an_error(tiny: Path) -> None:
     first.close()
 
 
+def test_a_stage_that_nobody_uses_any_more_begins_like_a_new_one(smollm2_llamacpp_package: Path) -> None:
+    """llama.cpp gives out cells behind the last ones, and what it computes depends on where they are."""
+
+    def answer(stages: Chain) -> NDArray[np.float32]:
+        return np.concatenate([stages.rows(9, past, TOKENS[past : past + 20]) for past in (0, 20, 40)])
+
+    with chain(smollm2_llamacpp_package, (0, 30), engine=ENGINE, threads=1, mode="fast") as stages:
+        fresh = answer(stages)
+        stages.free(9)
+        for sequence in (1, 2, 3):
+            stages.rows(sequence, 0, TOKENS[:50])
+        for sequence in (1, 3, 2):
+            stages.free(sequence)
+            stages.rows(4, 0, TOKENS[:7])
+        stages.free(4)
+        np.testing.assert_array_equal(answer(stages), fresh)
+
+
 @pytest.fixture
 def roomy(tiny: Path) -> Iterator[Chain]:
     with chain(tiny, (0, LAYERS), engine=ENGINE, kv_tokens=32 * (SEQUENCES + 1)) as loaded:
