@@ -50,10 +50,12 @@ class SpinWait:
 
     def wait(self, is_there: Callable[[], bool], take: Callable[[], _Item]) -> _Item:
         """What `take` gives, which would sleep until it `is_there`."""
+        if is_there():
+            return take()
         began = self._clock()
         if self._was_short:
             while not is_there() and self._clock() - began < _LONGEST_SECONDS:
-                _give_way()
+                give_way()
         item = take()
         now = self._clock()
         self._was_short = now - began < _LONGEST_SECONDS and self._may_spin(now)
@@ -65,8 +67,8 @@ class SpinWait:
         return self._is_plugged_in
 
 
-def _give_way() -> None:
-    """Let another thread have the processor, and the interpreter, if one wants it."""
+def give_way() -> None:
+    """Let other threads that want the processor, or the interpreter, have it first."""
     if hasattr(os, "sched_yield"):
         os.sched_yield()
     else:

@@ -22,7 +22,7 @@ from pipeline.messages import Fork, Free, Open, Operation, StageTiming, StepResu
 from pipeline.outbox import Outbox
 from pipeline.payload import PayloadKind, Rows
 from pipeline.run_ahead import LatestTokens
-from pipeline.spin_wait import SpinWait
+from pipeline.spin_wait import SpinWait, give_way
 from pipeline.tail_capture import TailCapture
 from pipeline.wire import Frame, Limits
 from shards.edges import layer_words
@@ -133,6 +133,7 @@ class StageWorker:
                     change=1e3 * self._runtime.change_ms if frame.rows else 0.0,
                 )
                 self._send(frame, outcome, error, timing)
+                give_way()  # or what was sent may leave milliseconds later: this thread has just begun its time slice
                 sent = perf_counter()
                 send_time = sent - computed
         except zmq.ContextTerminated:
