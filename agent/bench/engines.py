@@ -108,18 +108,19 @@ def run(package: Path, gguf: Path, effort: Effort, progress: Progress) -> Report
         with ExitStack() as stack:
             heads: dict[str, tuple[Head, ...]] = {}
             layers: dict[str, list[str]] = {}
+            for name, engines in MIXED.items():
+                copy = stack.enter_context(_mixed(package, manifest, engines, progress))
+                layers[name] = [layer_words(facts) for facts in copy.chain.facts]
+                heads[name] = (copy.head,)
+            # those that are compared follow one another: the speed of a machine changes from minute to minute
             for engine, name in NAMES.items():
                 two, alone, other = (
                     stack.enter_context(RunningModel.open(package, _options(engine, *cores), progress))
                     for cores in (_CORES, _CORES[:1], _CORES[1:])
                 )
                 layers[name] = [layer_words(facts) for facts in two.chain.facts]
-                heads |= {f"{name}, {ONE}": (alone.head,), f"{name}, {TWO}": (two.head,)}
-                heads[f"{name}, {REPLICAS}"] = (alone.head, other.head)
-            for name, engines in MIXED.items():
-                copy = stack.enter_context(_mixed(package, manifest, engines, progress))
-                layers[name] = [layer_words(facts) for facts in copy.chain.facts]
-                heads[name] = (copy.head,)
+                heads |= {f"{name}, {REPLICAS}": (alone.head, other.head), f"{name}, {TWO}": (two.head,)}
+                heads[f"{name}, {ONE}"] = (alone.head,)
             settings["stages"] = layers
             control = stack.enter_context(LlamaCppControl(gguf, max(effort.users), context, _CORES[:1]))
 
