@@ -23,6 +23,8 @@ TOKEN_MS, CORES, KEY_MS, PASTE_SECONDS, BACK_SECONDS = 50.0, 1 / 3, 100.0, 2.0, 
 """What is promised: of a token's way, of the processor, of a key, of a paste, of a head that is back."""
 
 _AWAY_SECONDS = 3.0
+_GONE, _BACK = "gone, trying again", "● connected"
+"""What the screen says of the head."""
 _PATIENCE_SECONDS = 30.0
 
 
@@ -102,12 +104,14 @@ def _head_away(head: SyntheticHead, folder: Path, effort: ScreenEffort, report: 
         screen.do("load", seconds=1.0)
         before = max(screen.do("marks")["marks"])
         head.kill()
+        screen.do("shows", what=_GONE, patience=_PATIENCE_SECONDS)
         time.sleep(_AWAY_SECONDS)
         kept = f"q{before}q" in screen.do("screen")["text"]
         head.start()
         began = time.perf_counter()
         screen.do("press", keys=["f3"])
-        screen.do("shows", what="pc-2", patience=_PATIENCE_SECONDS)
+        screen.do("shows", what=_BACK, patience=_PATIENCE_SECONDS)
+        screen.do("shows", what="pc-2", patience=_PATIENCE_SECONDS)  # as it does all the time, from before
         screen.do("press", keys=["f2"])
         kept = kept and f"q{before}q" in screen.do("screen")["text"]
         seconds = time.perf_counter() - began
