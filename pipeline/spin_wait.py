@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import perf_counter, sleep
 from typing import TypeVar
 
-import psutil
+from shards.power import is_on_battery
 
 _LONGEST_SECONDS = 0.05
 """Waits that take longer are slept."""
@@ -15,13 +15,6 @@ _POWER_SECONDS = 30.0
 """So often it is looked what the computer runs on."""
 
 _Item = TypeVar("_Item")
-
-
-def is_on_battery() -> bool:
-    """Whether this computer runs on its battery now; False where it has none, or nobody can tell."""
-    look = getattr(psutil, "sensors_battery", None)  # not on every system
-    battery = None if look is None else look()
-    return battery is not None and battery.power_plugged is False
 
 
 class SpinWait:
@@ -45,7 +38,7 @@ class SpinWait:
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._enabled, self._on_battery, self._clock = enabled, on_battery, clock
-        self._was_short = self._is_plugged_in = False
+        self._spins = self._is_plugged_in = False
         self._looked = float("-inf")
 
     def wait(self, is_there: Callable[[], bool], take: Callable[[], _Item]) -> _Item:
@@ -53,12 +46,12 @@ class SpinWait:
         if is_there():
             return take()
         began = self._clock()
-        if self._was_short:
+        if self._spins:
             while not is_there() and self._clock() - began < _LONGEST_SECONDS:
                 give_way()
         item = take()
         now = self._clock()
-        self._was_short = now - began < _LONGEST_SECONDS and self._may_spin(now)
+        self._spins = now - began < _LONGEST_SECONDS and self._may_spin(now)
         return item
 
     def _may_spin(self, now: float) -> bool:

@@ -23,6 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 from agent.fleet.control.messages import Condition, Device, Hardware
 from agent.fleet.node import system
 from agent.fleet.node.sensors import temperature
+from shards import power
 from shards.errors import ConfigurationError, StageError
 
 RESERVE_BYTES = 2**30
@@ -47,7 +48,7 @@ def hardware() -> Hardware:
         cores=psutil.cpu_count(logical=False) or psutil.cpu_count() or 1,
         memory=psutil.virtual_memory().total,
         devices=devices,
-        is_laptop=_battery() is not None,
+        is_laptop=power.battery() is not None,
     )
 
 
@@ -101,7 +102,7 @@ def condition(memory_allowed: int | None, folder: Path, load: float | None = Non
         folder: Where weights are kept; need not exist yet.
         load: How busy its processors are, where that was measured.
     """
-    memory, battery = psutil.virtual_memory(), _battery()
+    memory, battery = psutil.virtual_memory(), power.battery()
     if memory_allowed is None:
         memory_allowed = max(0, memory.available + _held_by_children() - RESERVE_BYTES)
     there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
@@ -110,7 +111,7 @@ def condition(memory_allowed: int | None, folder: Path, load: float | None = Non
         memory_allowed=min(memory_allowed, memory.total),
         disk_free=shutil.disk_usage(there).free,
         battery=None if battery is None else min(1.0, battery.percent / 100),
-        on_mains=battery is None or battery.power_plugged is not False,
+        on_mains=power.on_mains(battery),
         temperature=temperature(),
         load=load,
     )
@@ -193,12 +194,6 @@ def _processor() -> str:
     except OSError:
         pass  # not Linux
     return platform.processor() or platform.machine()
-
-
-def _battery() -> Any:
-    """psutil's view of the battery: `percent`, `power_plugged`; None if there is none."""
-    sensors = getattr(psutil, "sensors_battery", None)  # not on every system
-    return sensors() if sensors else None
 
 
 def _held_by_children() -> int:
