@@ -106,6 +106,7 @@ class Receiver:
         except zmq.Again:
             return None
 
+    @property
     def is_ready(self) -> bool:
         """Whether `receive` would not wait."""
         return bool(int(self.socket.get(zmq.EVENTS)) & zmq.POLLIN)

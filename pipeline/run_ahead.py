@@ -73,8 +73,9 @@ class LatestTokens:
             self._echo.close()
 
     def _token(self, sequence: int, position: int) -> int:
-        while self._echo is not None and self._heard < self._sampled_in.get(sequence, -1):
-            self._hear(self._waits.wait(self._echo.is_ready, self._echo.receive))
+        echo = self._echo
+        while echo is not None and self._heard < self._sampled_in.get(sequence, -1):
+            self._hear(self._waits.wait(lambda: echo.is_ready, echo.receive))
         known, token = self._tokens.get(sequence, (-1, _NO_TOKEN))
         return token if known == position else _NO_TOKEN
 
