@@ -113,12 +113,8 @@ class LlamaContext:
             RuntimeError: llama.cpp failed; rows may be in the cache.
         """
         total = len(wanted) if self._is_tail else len(positions)
-        if self._is_tail and len(positions) <= self._rows:
-            out = np.empty((0, self.width_out), np.float32)  # all logits are one run's, which need not be copied
-        elif len(self._out) < total:
-            out = self._out = np.empty((total, self.width_out), np.float32)
-        else:
-            out = self._out
+        if len(self._out) < total:
+            self._out = np.empty((total, self.width_out), np.float32)
         self._filled = 0
         for start in range(0, len(positions), self._rows):
             end = min(start + self._rows, len(positions))
@@ -138,20 +134,19 @@ class LlamaContext:
                 self._marks[marked] = 1
             self._batch.n_tokens = count
             self._run()
+            self._cast_shadows(positions[start:end], slots[start:end])
             if self._is_tail and outputs:
                 logits = np.ctypeslib.as_array(
                     self._native.lib.llama_get_logits(self._pointer), (outputs, self.width_out)
                 )
-                if len(positions) == count:
-                    out = logits
-                else:
-                    out[self._filled : self._filled + outputs] = logits
+                if count == len(positions):
+                    return logits  # llama.cpp's own, which no other run of this step overwrites
+                self._out[self._filled : self._filled + outputs] = logits
                 self._filled += outputs
-            self._cast_shadows(positions[start:end], slots[start:end])
         if self._filled != total:
             self._places.clear()
             raise RuntimeError(f"llama.cpp gave {self._filled} of {total} rows")
-        return out[:total]
+        return self._out[:total]
 
     def remove(self, slot: int, length: int) -> None:
         """Forget all but the first `length` tokens of a slot."""

@@ -117,9 +117,11 @@ class LlamaCppRuntime(PreparedSteps):
         """Forget a sequence."""
         if sequence in self._slots:
             self._table.free(sequence)
-            self._forget(sequence, 0)
-            self._free.append(self._slots.pop(sequence))
-            if not self._slots:
+            slot = self._slots.pop(sequence)
+            self._free.append(slot)
+            if self._slots:
+                self._context.remove(slot, 0)
+            else:
                 self._context.clear()
 
     def close(self) -> None:
