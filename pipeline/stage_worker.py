@@ -1,7 +1,7 @@
 """A stage at work: frames come in, the engine runs, frames go out.
 
-The engine's thread owns the engine, the sampler and the socket to the next stage. A second receives and checks the next
-frames while the engine computes; on the tail a third sends the results, so that the next step can begin meanwhile.
+The engine's thread owns the engine, the sampler and the sockets frames leave by. A second receives and checks the next
+frames while the engine computes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from pipeline.cancelled import CancelledBranches
 from pipeline.inbox import Inbox
 from pipeline.link import Receiver, Sender
 from pipeline.messages import Fork, Free, Open, Operation, StageTiming, StepResult, Token, Verify
-from pipeline.outbox import Outbox
 from pipeline.payload import PayloadKind, Rows
 from pipeline.run_ahead import LatestTokens
 from pipeline.spin_wait import SpinWait, give_way
@@ -99,7 +98,6 @@ class StageWorker:
         self._name = f"stage {index + 1} (layers {layer_words(facts)})"
         self._cancelled = cancelled
         self._inbox = Inbox(receiver, limits, warn, waits)
-        self._outbox = None if sampler is None else Outbox(sender, limits.epoch, self._inbox.fail)
 
     def run(self) -> None:
         """Work until the ZeroMQ context of the sockets is terminated; then both sockets are closed.
@@ -107,8 +105,6 @@ class StageWorker:
         A step the engine refuses (StageError, CapacityError) goes on as an error. Anything else is raised.
         """
         self._inbox.start()
-        if self._outbox is not None:
-            self._outbox.start()
         sent, send_time = perf_counter(), 0.0
         try:
             while (item := self._inbox.take()) is not None:
@@ -139,10 +135,7 @@ class StageWorker:
         except zmq.ContextTerminated:
             pass
         finally:
-            if self._outbox is not None:
-                self._outbox.end()
-            else:
-                self._sender.close()
+            self._sender.close()
             if self.echo is not None:
                 self.echo.close()
             if self._latest is not None:
@@ -212,7 +205,7 @@ class StageWorker:
         timing: StageTiming,
     ) -> None:
         timings = (*frame.timings, timing)
-        if self._outbox is None:
+        if self._sampler is None:
             if isinstance(outcome, np.ndarray):
                 x, rows, verifies = outcome, frame.rows, frame.verifies
             else:
@@ -221,10 +214,10 @@ class StageWorker:
             self._sender.send(wire.encode(onward, self._limits.epoch, self._sends))
             return
         result = StepResult(frame.number, outcome if isinstance(outcome, tuple) else (), timings, error)
+        parts = wire.encode_result(result, self._limits.epoch)
         if self.echo is not None and frame.echo:
-            tokens_alone = wire.encode_result(result, self._limits.epoch)[:1]
-            self.echo.send(tokens_alone)  # first: the next step may be waiting
-        self._outbox.post(result)
+            self.echo.send(parts[:1])  # the tokens alone, and first: the next step may be waiting
+        self._sender.send(parts)
         if self._latest is not None:
             self._latest.hear(result)
 

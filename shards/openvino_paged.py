@@ -20,7 +20,8 @@ from shards.inputs import InputBuffer
 from shards.manifest import ModelFacts
 from shards.prepared_steps import PreparedSteps
 from shards.row_shapes import RowShapes
-from shards.runtime import Batch, SequenceRows, StageConfig, wanted_rows
+from shards.runtime import Batch, SequenceRows, StageConfig
+from shards.step_rows import StepRows
 
 _ADDED = -1
 """The sequence of rows that fill a step up."""
@@ -74,10 +75,9 @@ class PagedStage(PreparedSteps):
         self._captures = captured is not None
         self.hidden_rows = np.empty((0, self._facts.hidden_size), np.float32)
         """On a tail that captures: hidden states of the last step's wanted rows, valid until the next step."""
-        self._shape: tuple[tuple[int, int], ...] | None = None
-        """Rows of each sequence, and those of them that are wanted, as they are written now."""
-        self._counts = self._places = np.empty(0, np.int32)
-        self._wanted = self._total = 0
+        self._rows = StepRows()
+        self._total = 0
+        """Rows of the step, with those added."""
         if self._shapes is not None:
             self._try_shapes()
 
@@ -118,15 +118,14 @@ class PagedStage(PreparedSteps):
         rows = sum(each.count for each in active)
         self._total = rows if self._shapes is None else self._shapes.fitting(rows)
         self.added_rows = added = self._total - rows
-        shape = (*((each.count, each.sample) for each in active), (added, 0))
         if added:
             active = (*active, SequenceRows(_ADDED, 0, added))
-        if shape != self._shape:
-            self._write_shape(active)
-            self._shape = shape
-        past = np.array([each.past for each in active], np.int32)
-        # of each row, its place after what its sequence has: the same in steps of the same shape
-        positions = past if len(self._places) == len(past) else np.repeat(past, self._counts) + self._places
+        if not self._rows.fits(active):
+            fresh = StepRows(active)
+            self._write_shape(fresh)
+            self._rows = fresh
+        past = [each.past for each in active]
+        positions = self._rows.positions(past)
         blocks, block_begins = array("i"), array("i", [0])
         for each in active:
             if each.sequence == _ADDED:
@@ -135,21 +134,16 @@ class PagedStage(PreparedSteps):
                 blocks.extend(table.blocks(each.sequence))
             block_begins.append(len(blocks))
         inputs["position_ids"].write(positions, positions.shape)
-        inputs["past_lens"].write(past, past.shape)
+        inputs["past_lens"].write(past, (len(past),))
         inputs["block_indices"].write(blocks, (len(blocks),))
         inputs["block_indices_begins"].write(block_begins, (len(block_begins),))
         inputs["max_context_len"].write(max(each.past + each.count for each in active), ())
 
-    def _write_shape(self, active: tuple[SequenceRows, ...]) -> None:
+    def _write_shape(self, rows: StepRows) -> None:
         """What is the same in all steps that have as many rows of as many sequences."""
-        self._counts = np.array([rows.count for rows in active], np.int32)
-        begins = np.zeros(len(active) + 1, np.int32)
-        np.cumsum(self._counts, out=begins[1:])
-        self._places = np.arange(begins[-1], dtype=np.int32) - np.repeat(begins[:-1], self._counts)
+        begins, wanted = rows.begins, rows.wanted
         self._inputs["subsequence_begins"].write(begins, begins.shape)
         if self._facts.is_tail:
-            wanted = wanted_rows(active)
-            self._wanted = len(wanted)
             # a head with no row to work on is outside what plugins are tested with: one row is cheap, and dropped
             self._inputs["output_rows"].write(wanted if len(wanted) else 0, (max(len(wanted), 1),))
 
@@ -164,14 +158,15 @@ class PagedStage(PreparedSteps):
         if self._shapes is not None:
             self.change_ms = self._shapes.note(self._total, 1e3 * (perf_counter() - began))
         if self._facts.is_tail:
-            self.hidden_rows = self.hidden_rows[: self._wanted]
-            return out[: self._wanted]
+            wanted = len(self._rows.wanted)
+            self.hidden_rows = self.hidden_rows[:wanted]
+            return out[:wanted]
         return out[:rows]
 
     def _compute(self) -> NDArray[np.float32]:
-        # shared: by default the request copies its outputs into the answer
-        outputs = self._request.infer(share_outputs=True)
+        self._request.infer(share_outputs=True)  # by default it copies them all into its answer
         if self._captures:
-            self.hidden_rows = outputs[1].reshape(-1, outputs[1].shape[-1])
-        data: NDArray[np.float32] = outputs[0]
+            hidden = self._request.get_output_tensor(1).data
+            self.hidden_rows = hidden.reshape(-1, hidden.shape[-1])
+        data: NDArray[np.float32] = self._request.get_output_tensor(0).data
         return data.reshape(-1, data.shape[-1])

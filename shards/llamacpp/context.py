@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 from typing import Any
 
@@ -122,23 +123,17 @@ class LlamaContext:
             if self._is_first:
                 self._tokens[:count] = x[start:end]
             else:
-                rows = np.ascontiguousarray(x[start:end])
-                self._batch.embd = rows.ctypes.data_as(self._floats)
+                self._hidden[:count] = x[start:end]
             self._positions[:count] = positions[start:end]
             self._slots[:count] = slots[start:end]
             outputs = count
             if self._is_tail:
-                marked = wanted[np.searchsorted(wanted, start) : np.searchsorted(wanted, end)] - start
-                outputs = len(marked)
-                self._marks[:count] = 0
-                self._marks[marked] = 1
+                outputs = self._mark(wanted, start, end)
             self._batch.n_tokens = count
             self._run()
             self._cast_shadows(positions[start:end], slots[start:end])
             if self._is_tail and outputs:
-                logits = np.ctypeslib.as_array(
-                    self._native.lib.llama_get_logits(self._pointer), (outputs, self.width_out)
-                )
+                logits = self._logits(outputs)
                 if count == len(positions):
                     return logits  # llama.cpp's own, which no other run of this step overwrites
                 self._out[self._filled : self._filled + outputs] = logits
@@ -176,19 +171,47 @@ class LlamaContext:
         """Arrays that stay where they are, and llama.cpp's description of them."""
         rows = self._rows
         self._tokens, self._positions, self._slots = (np.zeros(rows, np.int32) for _ in range(3))
+        self._hidden = np.zeros((0 if self._is_first else rows, self._width), np.float32)
         self._marks = np.ones(rows, np.int8)
+        self._wanted: NDArray[np.int32] | None = None
+        self._marked = (0, 0)
+        self._outputs = 0
+        """What `_marks` says: of a step's wanted rows those of a run, from one row to another, and their number."""
+        self._logits_array = np.empty((0, self.width_out), np.float32)
+        self._logits_place = (0, 0)
         self._ones = np.ones(rows, np.int32)
         # llama.cpp takes a list of sequences for each row: here they all have one entry
         self._lists = self._slots.ctypes.data + 4 * np.arange(rows, dtype=np.uintp)
         self._batch = batch = lib.llama_batch()
         fields = dict(batch._fields_)
-        self._floats = fields["embd"]
         if self._is_first:
             batch.token = self._tokens.ctypes.data_as(fields["token"])
+        else:
+            batch.embd = self._hidden.ctypes.data_as(fields["embd"])
         batch.pos = self._positions.ctypes.data_as(fields["pos"])
         batch.n_seq_id = self._ones.ctypes.data_as(fields["n_seq_id"])
         batch.seq_id = self._lists.ctypes.data_as(fields["seq_id"])
         batch.logits = self._marks.ctypes.data_as(fields["logits"])
+
+    def _mark(self, wanted: NDArray[np.int32], start: int, end: int) -> int:
+        """Say which rows of a run need logits; gives how many. Those of steps with the same rows are said once."""
+        if wanted is self._wanted and (start, end) == self._marked:
+            return self._outputs
+        self._wanted, self._marked = wanted, (start, end)
+        marked = wanted[np.searchsorted(wanted, start) : np.searchsorted(wanted, end)] - start
+        self._marks[: end - start] = 0
+        self._marks[marked] = 1
+        self._outputs = len(marked)
+        return self._outputs
+
+    def _logits(self, outputs: int) -> NDArray[np.float32]:
+        """Of the last run, where llama.cpp has them: the same array for as long as they stay there."""
+        pointer = self._native.lib.llama_get_logits(self._pointer)
+        place = ctypes.addressof(pointer.contents), outputs
+        if place != self._logits_place:
+            self._logits_array = np.ctypeslib.as_array(pointer, (outputs, self.width_out))
+            self._logits_place = place
+        return self._logits_array
 
     def _cast_shadows(self, positions: NDArray[np.int32], slots: NDArray[np.int32]) -> None:
         """Let what a run has put into slots be their shadows', too."""

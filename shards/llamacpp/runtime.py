@@ -23,7 +23,8 @@ from shards.llamacpp.binding import binding
 from shards.llamacpp.context import SEQUENCES, LlamaContext, LlamaModel
 from shards.manifest import ModelFacts
 from shards.prepared_steps import PreparedSteps
-from shards.runtime import Batch, KvPrecision, RuntimeFacts, SequenceRows, StageConfig, wanted_rows
+from shards.runtime import Batch, KvPrecision, RuntimeFacts, SequenceRows, StageConfig
+from shards.step_rows import StepRows
 
 BLOCK = 32
 """Tokens of a KV block. llama.cpp's cells are tokens; blocks are what the other engines share by, too."""
@@ -79,6 +80,7 @@ class LlamaCppRuntime(PreparedSteps):
             raise
         self._slots: dict[int, int] = {}
         self._free = list(range(SEQUENCES))[::-1]
+        self._rows = StepRows()
         none = np.empty(0, np.int32)
         self._layout = none, none, none
         """Of the rows of the next step their positions and slots, and which of them are wanted."""
@@ -95,11 +97,11 @@ class LlamaCppRuntime(PreparedSteps):
                 self._slots[rows.sequence] = self._free.pop()
             elif rows.past < length:
                 self._forget(rows.sequence, rows.past)
-        counts = np.array([rows.count for rows in sequences], np.int32)
-        slots = np.repeat(np.array([self._slots[rows.sequence] for rows in sequences], np.int32), counts)
-        past = np.array([rows.past for rows in sequences], np.int32)
-        positions = np.arange(len(slots), dtype=np.int32) + np.repeat(past - (np.cumsum(counts) - counts), counts)
-        self._layout = positions, slots, wanted_rows(sequences)
+        if not self._rows.fits(sequences):
+            self._rows = StepRows(sequences)
+        positions = self._rows.positions([rows.past for rows in sequences])
+        slots = self._rows.of_each([self._slots[rows.sequence] for rows in sequences])
+        self._layout = positions, slots, self._rows.wanted
 
     def _run(self, batch: Batch) -> NDArray[np.float32]:
         if not len(batch.x):
