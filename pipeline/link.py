@@ -138,7 +138,10 @@ class Sender:
         Raises:
             zmq.ContextTerminated: the link is closing.
         """
-        self.socket.send_multipart(parts)
+        *others, last = parts
+        for part in others:
+            self.socket.send(part, zmq.SNDMORE)
+        self.socket.send(last)
 
     @property
     def is_ready(self) -> bool:

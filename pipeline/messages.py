@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,8 +148,7 @@ class Token:
     """While recorded: the hidden state [hidden size] before the final norm that it was sampled from."""
 
 
-@dataclass(frozen=True, slots=True)
-class StageTiming:
+class StageTiming(NamedTuple):
     """Where a stage's time went in one step, in microseconds."""
 
     wait: float

@@ -47,7 +47,7 @@ class LatestTokens:
         """
         while self._echo is not None and (parts := self._echo.receive_nowait()) is not None:
             self._hear(parts)
-        tokens, start = np.array(frame.x, np.int32), 0
+        tokens, start = frame.x.tolist(), 0
         for rows in frame.rows:
             if tokens[start] == NOT_YET:
                 tokens[start] = self._token(rows.sequence, rows.past)
@@ -58,7 +58,7 @@ class LatestTokens:
             if isinstance(operation, Free):
                 self._tokens.pop(operation.sequence, None)
                 self._sampled_in.pop(operation.sequence, None)
-        return replace(frame, x=tokens)
+        return replace(frame, x=np.array(tokens, np.int32))
 
     def hear(self, result: StepResult) -> None:
         """Learn what was sampled; of sequences that were freed meanwhile nothing is kept."""

@@ -1,10 +1,12 @@
 """Frames on the wire: how a step travels down a chain, and how its result returns to the head.
 
-A step frame has two parts, `[header, payload]`; a result frame has the header alone, or while somebody records also
-the f32 hidden states of its tokens. A header is a msgpack array, protocol version and epoch first, so that any version
+A step frame has two parts, `[header, payload]`, or its payload in the header where it is small: each part costs some
+time of its own on every leg. A result frame has the header alone, or while somebody records also the f32 hidden states
+of its tokens. A header is a msgpack array, protocol version and epoch first, so that any version
 can refuse any other by name:
 
-    step    [version, epoch, number, operations, rows, payload kind, payload shape, timings, error, echo, verifies]
+    step    [version, epoch, number, operations, rows, payload kind, payload shape, timings, error, echo, verifies,
+             payload or nil]
     result  [version, epoch, number, tokens, timings, error]
 
 Decoding trusts nothing: every field's type, sign and bound, and the payload's exact length, are checked against what
@@ -41,7 +43,7 @@ from pipeline.messages import (
 from pipeline.payload import PayloadKind, Rows
 from shards.errors import WireError
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of the frames; both ends of a link must have the same."""
 
 MAX_LOGIT_BIAS = 1024
@@ -54,6 +56,8 @@ MAX_TOP = 20
 _MAX_ERROR = 2000
 """Characters of an error's text; longer ones are cut by the sender."""
 
+_SMALL_PAYLOAD = 65536
+"""Bytes up to which a payload goes into the header."""
 _MAX_HEADER = 16 * 2**20
 _PACKER_BYTES = 4096
 _MAX_NUMBER = 2**63 - 1
@@ -78,7 +82,7 @@ class Limits(BaseModel):
     def header_bytes(self) -> int:
         """Largest header. Bounded by what a step may say, because parsing costs many times the header's memory."""
         opens = self.max_sequences * (4 * self.kv_tokens + 16 * MAX_LOGIT_BIAS)
-        return min(65536 + 64 * (self.max_rows + self.max_operations) + opens, _MAX_HEADER)
+        return min(_SMALL_PAYLOAD + 65536 + 64 * (self.max_rows + self.max_operations) + opens, _MAX_HEADER)
 
     @property
     def part_bytes(self) -> int:
@@ -122,7 +126,10 @@ def encode(frame: Frame, epoch: int, kind: PayloadKind) -> list[bytes | memoryvi
     operations = [_packed_operation(operation) for operation in frame.operations]
     header = [PROTOCOL, epoch, frame.number, operations, rows, kind, frame.x.shape]
     verifies = [(v.sequence, v.branch, np.array(v.tokens, "<i4").tobytes()) for v in frame.verifies]
-    return [_packed([*header, *_packed_end(frame), frame.echo, verifies]), payload.encode(kind, frame.x)]
+    data = payload.encode(kind, frame.x)
+    is_small = data.nbytes <= _SMALL_PAYLOAD
+    header += [*_packed_end(frame), frame.echo, verifies, data if is_small else None]
+    return [_packed(header)] if is_small else [_packed(header), data]
 
 
 def decode(parts: Sequence[bytes], limits: Limits) -> Frame:
@@ -131,7 +138,13 @@ def decode(parts: Sequence[bytes], limits: Limits) -> Frame:
     Raises:
         WireError: it is not a frame the plan allows; names the field, what was wanted and what came.
     """
-    number, operations, rows, kind, shape, timings, error, echo, verifies = _fields(parts, 2, 11, limits)
+    number, operations, rows, kind, shape, timings, error, echo, verifies, data = _fields(parts, (1, 2), 12, limits)
+    if len(parts) == 2:
+        if data is not None:
+            fields.refuse("no payload in the header beside one of its own", data, "payload")
+        data = parts[1]
+    elif type(data) is not bytes:
+        fields.refuse("a payload", data, "payload")
     read_rows = _rows(rows, limits)
     total = sum(r.count for r in read_rows)
     if total > limits.max_rows:
@@ -144,17 +157,17 @@ def decode(parts: Sequence[bytes], limits: Limits) -> Frame:
     if type(shape) is not list or tuple(shape) != wanted:
         fields.refuse(f"shape {list(wanted)} (the counts' sum first)", shape, "payload shape")
     size = payload.size(limits.payload, total, limits.hidden_size)
-    if len(parts[1]) != size:
-        fields.refuse(f"{size} bytes", len(parts[1]), "payload")
+    if len(data) != size:
+        fields.refuse(f"{size} bytes", len(data), "payload")
     read_error = _error(error)
     if read_error is not None and read_rows:
         fields.refuse("no rows beside an error", len(read_rows), "rows")
     frame = Frame(
         fields.integer(number, 0, _MAX_NUMBER, "number"),
-        _operations(operations, limits),
+        () if operations == [] else _operations(operations, limits),
         read_rows,
-        payload.decode(limits.payload, parts[1], total, limits.hidden_size),
-        _timings(timings),
+        payload.decode(limits.payload, data, total, limits.hidden_size),
+        () if timings == [] else _timings(timings),
         read_error,
         echo,
         _verifies(verifies, read_rows, limits) if verifies else (),
@@ -181,7 +194,7 @@ def decode_result(parts: Sequence[bytes], limits: Limits) -> StepResult:
         WireError: it is not a frame the plan allows; names the field, what was wanted and what came.
     """
     has_hidden = limits.captures and len(parts) == 2
-    number, tokens, timings, error = _fields(parts, 2 if has_hidden else 1, 6, limits)
+    number, tokens, timings, error = _fields(parts, (2,) if has_hidden else (1,), 6, limits)
     read = tuple(_token(t, i, limits) for i, t in enumerate(fields.array(tokens, limits.max_rows, "tokens")))
     if has_hidden:
         size = payload.size("f32", len(read), limits.hidden_size)
@@ -254,10 +267,10 @@ _SAMPLING_INTEGERS = {"top_k": (0, 2**31 - 1), "seed": (-(2**63), 2**64 - 1)}
 # Reading.
 
 
-def _fields(parts: Sequence[bytes], count: int, width: int, limits: Limits) -> list[Any]:
+def _fields(parts: Sequence[bytes], counts: tuple[int, ...], width: int, limits: Limits) -> list[Any]:
     """The header's fields after version and epoch."""
-    if len(parts) != count:
-        fields.refuse(f"{count} part{'s' * (count > 1)}", len(parts), "parts")
+    if len(parts) not in counts:
+        fields.refuse(f"{' or '.join(map(str, counts))} part{'s' * (counts[-1] > 1)}", len(parts), "parts")
     if len(parts[0]) > limits.header_bytes:
         fields.refuse(f"a header of at most {limits.header_bytes} bytes", len(parts[0]), "header")
     longest = max(limits.max_rows, limits.max_operations, MAX_STAGES)

@@ -126,7 +126,7 @@ def _chain(copy: Copy, snapshot: HeadSnapshot) -> dict[str, Any]:
                 "kv_tokens": facts.kv_tokens,
                 "block": facts.block,
                 "properties": facts.properties,
-                "microseconds": asdict(timing) if timing else None,
+                "microseconds": timing._asdict() if timing else None,
                 "use": use,
                 "sent_bytes": snapshot.received_bytes if stage is chain.stages[-1] else hidden_bytes,
             }

@@ -131,7 +131,8 @@ class LlamaContext:
                 outputs = self._mark(wanted, start, end)
             self._batch.n_tokens = count
             self._run()
-            self._cast_shadows(positions[start:end], slots[start:end])
+            if self._shadow:
+                self._cast_shadows(positions[start:end], slots[start:end])
             if self._is_tail and outputs:
                 logits = self._logits(outputs)
                 if count == len(positions):
@@ -215,11 +216,10 @@ class LlamaContext:
 
     def _cast_shadows(self, positions: NDArray[np.int32], slots: NDArray[np.int32]) -> None:
         """Let what a run has put into slots be their shadows', too."""
-        if self._shadow:
-            for slot in np.unique(slots).tolist():
-                own = positions[slots == slot]
-                begin, end = int(own[0]), int(own[-1]) + 1
-                self._native.lib.llama_memory_seq_cp(self._memory, slot, slot + self._shadow, begin, end)
+        for slot in np.unique(slots).tolist():
+            own = positions[slots == slot]
+            begin, end = int(own[0]), int(own[-1]) + 1
+            self._native.lib.llama_memory_seq_cp(self._memory, slot, slot + self._shadow, begin, end)
 
     def _run(self) -> None:
         """Run the batch; hidden states that come out follow what is in `_out` already."""

@@ -88,10 +88,17 @@ def packed(frame: Frame, kind: payload.PayloadKind = "f32", epoch: int = 3) -> l
     return [bytes(part) for part in wire.encode(frame, epoch, kind)]
 
 
-@given(st.sampled_from(["f32", "tokens"]), st.data())
-def test_a_frame_comes_back_as_it_was(kind: payload.PayloadKind, data: st.DataObject) -> None:
+def apart(parts: list[bytes]) -> list[bytes]:
+    """A small frame as a large one travels: the payload is a part of its own."""
+    *header, data = msgpack.unpackb(parts[0])
+    return [msgpack.packb([*header, None]), data]
+
+
+@given(st.sampled_from(["f32", "tokens"]), st.booleans(), st.data())
+def test_a_frame_comes_back_as_it_was(kind: payload.PayloadKind, is_apart: bool, data: st.DataObject) -> None:
     frame = data.draw(frames(kind))
-    back = wire.decode(packed(frame, kind), LIMITS.model_copy(update={"payload": kind}))
+    parts = packed(frame, kind)
+    back = wire.decode(apart(parts) if is_apart else parts, LIMITS.model_copy(update={"payload": kind}))
     assert replace(back, x=None) == replace(frame, x=None)  # type: ignore[arg-type]
     np.testing.assert_array_equal(back.x, frame.x)
 
@@ -99,6 +106,15 @@ def test_a_frame_comes_back_as_it_was(kind: payload.PayloadKind, data: st.DataOb
 @given(results)
 def test_a_result_comes_back_as_it_was(result: StepResult) -> None:
     assert wire.decode_result([bytes(p) for p in wire.encode_result(result, 3)], LIMITS) == result
+
+
+def test_a_large_payload_is_a_part_of_its_own() -> None:
+    limits = LIMITS.model_copy(update={"hidden_size": 8192})
+    for rows, parts in ((2, 1), (3, 2)):
+        x = np.ones((rows, 8192), np.float32)
+        sent = packed(Frame(0, (), (SequenceRows(7, 3, rows, 1),), x))
+        assert len(sent) == parts
+        np.testing.assert_array_equal(wire.decode(sent, limits).x, x)
 
 
 def test_f16_frames_hold_the_rows_within_its_precision() -> None:
@@ -131,14 +147,14 @@ def header_with(path: tuple[int, ...], value: object) -> list[bytes]:
     for step in path[:-1]:
         place = place[step]
     place[path[-1]] = value
-    return [msgpack.packb(header), parts[1]]
+    return [msgpack.packb(header)]
 
 
 @pytest.mark.parametrize(
     ("path", "value", "field", "wanted", "got"),
     [
-        ((0,), 1, "version", "protocol version 3", "1"),
-        ((0,), True, "version", "3", "True"),
+        ((0,), 1, "version", "protocol version 4", "1"),
+        ((0,), True, "version", "4", "True"),
         ((1,), 2, "epoch", "epoch 3", "2"),
         ((1,), 4, "epoch", "epoch 3", "4"),
         ((1,), None, "epoch", "epoch 3", "None"),
@@ -189,6 +205,9 @@ def header_with(path: tuple[int, ...], value: object) -> list[bytes]:
         ((8,), "x" * 2001, "error", "2000", "xxx"),
         ((8,), "failed", "rows", "no rows", "2"),
         ((9,), 1, "echo", "true or false", "1"),
+        ((11,), None, "payload", "a payload", "None"),
+        ((11,), "x" * 48, "payload", "a payload", "xxx"),
+        ((11,), b"x" * 47, "payload", "48 bytes", "47"),
     ],
 )
 def test_a_changed_field_is_refused_by_name(
@@ -204,8 +223,10 @@ def test_a_changed_field_is_refused_by_name(
 @pytest.mark.parametrize(
     ("change", "field", "wanted", "got"),
     [
-        (lambda h, p: [h], "parts", "2 parts", "1"),
-        (lambda h, p: [h, p, p], "parts", "2 parts", "3"),
+        (lambda h, p: [h], "payload", "a payload", "None"),
+        (lambda h, p: [], "parts", "1 or 2 parts", "0"),
+        (lambda h, p: [h, p, p], "parts", "1 or 2 parts", "3"),
+        (lambda h, p: [*packed(GOOD), p], "payload", "no payload in the header", "b'"),
         (lambda h, p: [h, p[:-1]], "payload", "48 bytes", "47"),
         (lambda h, p: [h, p + b"\0"], "payload", "48 bytes", "49"),
         (lambda h, p: [h, b""], "payload", "48 bytes", "0"),
@@ -213,7 +234,7 @@ def test_a_changed_field_is_refused_by_name(
         (lambda h, p: [h + b"\0", p], "header", "msgpack", ""),
         (lambda h, p: [b"", p], "header", "msgpack", ""),
         (lambda h, p: [b"\x05", p], "header", "array", "5"),
-        (lambda h, p: [msgpack.packb([wire.PROTOCOL, 3, 5]), p], "header", "11 fields", "3"),
+        (lambda h, p: [msgpack.packb([wire.PROTOCOL, 3, 5]), p], "header", "12 fields", "3"),
         (lambda h, p: [b"\0" * (LIMITS.header_bytes + 1), p], "header", "bytes", str(LIMITS.header_bytes + 1)),
     ],
 )
@@ -221,7 +242,7 @@ def test_a_changed_part_is_refused_by_name(
     change: Callable[[bytes, bytes], list[bytes]], field: str, wanted: str, got: str
 ) -> None:
     with pytest.raises(WireError) as refused:
-        wire.decode(change(*packed(GOOD)), LIMITS)
+        wire.decode(change(*apart(packed(GOOD))), LIMITS)
     assert refused.value.where == f"frame.{field}"
     assert wanted in refused.value.what
     assert got in refused.value.what.partition(", got ")[2]
@@ -303,7 +324,7 @@ def test_random_bytes(parts: list[bytes]) -> None:
 
 @given(st.lists(anything, max_size=10), st.binary(max_size=64))
 def test_random_headers(rest: list[object], data: bytes) -> None:
-    header = msgpack.packb([1, 3, *rest])
+    header = msgpack.packb([wire.PROTOCOL, 3, *rest])
     never_surprises([header])
     never_surprises([header, data])
 
@@ -311,7 +332,9 @@ def test_random_headers(rest: list[object], data: bytes) -> None:
 @given(frames(), st.data())
 def test_mutated_frames(frame: Frame, data: st.DataObject) -> None:
     parts = packed(frame)
-    which = data.draw(st.integers(0, 1))
+    if data.draw(st.booleans()):
+        parts = apart(parts)
+    which = data.draw(st.integers(0, len(parts) - 1))
     mutated = bytearray(parts[which])
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(mutated)))
@@ -331,7 +354,7 @@ def test_frames_with_any_value_in_any_place(frame: Frame, data: st.DataObject) -
             break
         place = place[index]
     place[index] = data.draw(anything)
-    never_surprises([msgpack.packb(header), parts[1]])
+    never_surprises([msgpack.packb(header)])
 
 
 @pytest.mark.parametrize(
